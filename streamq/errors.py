@@ -1,0 +1,113 @@
+"""Every error streamq raises, sorted by what the caller should do about it.
+
+    StreamqError
+    ├── ConfigurationError      fix a setting, a name, a key or a permission
+    │   └── ServerTooOldError   upgrade the server
+    ├── ConnectionLostError     try again later; `maybe_executed` says whether the write may have happened
+    ├── ServerError             the server refused: `code` is the first word of its reply (OOM, READONLY, NOGROUP, ...)
+    ├── JobEncodingError        fix the payload: `path` says where in it
+    ├── EffectError             fix the key that the effect names, then the job runs again
+    └── LeaseLostError          drop the job: another consumer has it, or it is settled
+
+`Retry` and `Reject` are not errors but words a handler says by raising; they are not under `StreamqError`.
+
+This module imports nothing of streamq.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class StreamqError(Exception):
+    """Base of all errors that streamq raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Attributes travel in __dict__: errors with keyword-only arguments survive pickling
+        # (multiprocessing hands exceptions to the parent that way).
+        return (_rebuild, (type(self), self.args), self.__dict__)
+
+
+def _rebuild(kind: type[StreamqError], args: tuple[Any, ...]) -> StreamqError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
+
+
+class ConfigurationError(StreamqError):
+    """A setting, a name, a key's type or a permission is wrong; nothing was written. The message says which."""
+
+
+class ServerTooOldError(ConfigurationError):
+    """The server lacks a command that streamq needs (Redis 6.2 or Valkey is required)."""
+
+
+class ConnectionLostError(StreamqError):
+    """The server could not be reached, or the connection broke.
+
+    Attributes:
+        maybe_executed: False when nothing can have reached the server, so that repeating is harmless. True when the
+            request was sent and its reply was lost: it may have happened.
+    """
+
+    def __init__(self, message: str, *, maybe_executed: bool) -> None:
+        super().__init__(message)
+        self.maybe_executed = maybe_executed
+
+
+class ServerError(StreamqError):
+    """The server answered with an error that streamq does not resolve by itself.
+
+    Attributes:
+        code: First word of the server's reply, such as ``OOM``, ``READONLY``, ``NOGROUP`` or ``ERR``.
+    """
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class JobEncodingError(StreamqError):
+    """A payload, a header or a result cannot be encoded, decoded or is too large; nothing was written.
+
+    Attributes:
+        path: Where in the value, in msgspec's form (``$.cents``), or ``$`` for the whole.
+    """
+
+    def __init__(self, message: str, *, path: str = "$") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class EffectError(StreamqError):
+    """An effect could not be applied; none of the job's effects was, and the job is still pending.
+
+    Attributes:
+        key: The effect's key, without the stream's prefix.
+        command: The Redis command, such as ``HINCRBY``.
+        reason: The server's words.
+    """
+
+    def __init__(self, *, key: str, command: str, reason: str) -> None:
+        super().__init__(f"effect {command} on {key!r} cannot be applied: {reason}; no effect of this job was applied")
+        self.key = key
+        self.command = command
+        self.reason = reason
+
+
+class LeaseLostError(StreamqError):
+    """The delivery is no longer this consumer's: settled already, or taken over after its lease ran out.
+
+    Nothing was changed. Drop the job; do not repeat the call.
+
+    Attributes:
+        entry_id: The delivery's entry ID.
+        gone: True when the entry is not pending at all any more (settled, dead-lettered or removed), False when another
+            consumer, or a later delivery to this one, holds it.
+    """
+
+    def __init__(self, *, entry_id: str, gone: bool) -> None:
+        where = "it is not pending any more" if gone else "another delivery of it is under way"
+        super().__init__(f"lease of entry {entry_id} is lost: {where}; nothing was changed")
+        self.entry_id = entry_id
+        self.gone = gone
