@@ -1,0 +1,94 @@
+-- ack.lua: acknowledge a batch of deliveries, and remember the job IDs among them that must be remembered.
+--
+-- KEYS[1]      stream  T:stream         stream
+-- KEYS[2]      meta    T:meta           hash, counters
+-- KEYS[3..6]   ids     T:ids:<slice>    hashes, job ID -> queued <entry ID> | done <entry ID>
+-- KEYS[7..10]  done    T:done:<slice>   hashes, <group>/<job ID> -> running <entry ID> | done <result>
+-- ARGV[1]  group
+-- ARGV[2]  consumer
+-- ARGV[3]  retention, delete or keep
+-- ARGV[4]  slice length in ms
+-- ARGV[5]  number of entries n, 1 to 500
+-- ARGV[6..]  n entry IDs, ascending; then, for each entry that is more than a plain first delivery, five values:
+--            its place among the IDs, delivery count, kind (generated or chosen), job ID or '' (nothing to remember), result
+--
+-- Returns  per entry  1   acknowledged
+--                     0   not pending any more; nothing was written for it
+--                    -1   another consumer's, or a later delivery; nothing was written for it
+--          error WRONGTYPE  a slice of T:ids or T:done is no hash; nothing was written
+--
+-- Atomic because a job must be done exactly when its ID is remembered as done. XACK comes first of the writes, so that it
+-- works while memory is full; what comes after it cannot fail: the types were checked. Redis >= 6.2.
+-- Uses: fence, records, settled
+
+local stream = KEYS[1]
+local meta = KEYS[2]
+local ids = { KEYS[3], KEYS[4], KEYS[5], KEYS[6] }
+local done = { KEYS[7], KEYS[8], KEYS[9], KEYS[10] }
+local group = ARGV[1]
+local consumer = ARGV[2]
+local retention = ARGV[3]
+local slice_ms = tonumber(ARGV[4])
+local n = tonumber(ARGV[5])
+
+local entry_ids, counts, notes = {}, {}, {}
+for i = 1, n do
+  entry_ids[i] = ARGV[5 + i]
+  counts[i] = 1
+end
+for at = 6 + n, #ARGV, 5 do
+  local place = tonumber(ARGV[at])
+  counts[place] = tonumber(ARGV[at + 1])
+  if ARGV[at + 3] ~= '' then
+    notes[#notes + 1] = { place = place, kind = ARGV[at + 2], job_id = ARGV[at + 3], result = ARGV[at + 4] }
+  end
+end
+
+if #notes > 0 then
+  local wrong = check_slices(ids) or check_slices(done)
+  if wrong then return wrong end
+end
+
+-- One range over the batch is the whole fence if it lists exactly the batch; with others' entries in between, ask for each.
+local codes = {}
+local rows = pending_rows(stream, group, entry_ids[1], entry_ids[n], n)
+local exact = #rows == n
+for i = 1, n do
+  if not exact or rows[i][1] ~= entry_ids[i] then exact = false break end
+end
+for i = 1, n do
+  if exact then
+    codes[i] = rows[i][2] == consumer and rows[i][4] == counts[i] and MINE or LOST
+  else
+    codes[i] = fence(stream, group, consumer, entry_ids[i], counts[i])
+  end
+end
+
+local mine = {}
+for i = 1, n do
+  if codes[i] == MINE then mine[#mine + 1] = entry_ids[i] end
+end
+if #mine == 0 then return codes end
+
+redis.call('XACK', stream, group, unpack(mine))
+if retention == 'delete' then delete_settled(stream, group, mine) end
+
+local done_fields, done_pairs, id_fields, id_pairs = {}, {}, {}, {}
+for _, note in ipairs(notes) do
+  if codes[note.place] == MINE then
+    local field = group .. '/' .. note.job_id
+    done_fields[#done_fields + 1] = field
+    done_pairs[#done_pairs + 1] = field
+    done_pairs[#done_pairs + 1] = 'done ' .. note.result
+    if note.kind == 'chosen' then
+      id_fields[#id_fields + 1] = note.job_id
+      id_pairs[#id_pairs + 1] = note.job_id
+      id_pairs[#id_pairs + 1] = 'done ' .. entry_ids[note.place]
+    end
+  end
+end
+local now = server_ms()
+if #done_fields > 0 then put_records(done, now, slice_ms, done_fields, done_pairs) end
+if #id_fields > 0 then put_records(ids, now, slice_ms, id_fields, id_pairs) end
+redis.pcall('HINCRBY', meta, 'done:' .. group, #mine)
+return codes

@@ -1,0 +1,79 @@
+-- retry.lua: end a delivery by adding its job again, as a new entry with the next attempt's number.
+--
+-- KEYS[1]      stream  T:stream         stream
+-- KEYS[2]      meta    T:meta           hash, counters
+-- KEYS[3..6]   ids     T:ids:<slice>    hashes, job ID -> queued <entry ID> | done <entry ID>
+-- KEYS[7..10]  done    T:done:<slice>   hashes, <group>/<job ID> -> running <entry ID> | done <result>
+-- ARGV[1]  group
+-- ARGV[2]  consumer
+-- ARGV[3]  retention, delete or keep
+-- ARGV[4]  slice length in ms
+-- ARGV[5]  entry ID
+-- ARGV[6]  delivery count
+-- ARGV[7]  kind of the job ID, generated or chosen
+-- ARGV[8]  job ID
+-- ARGV[9]  time the job was first added, ms
+-- ARGV[10] number of the next attempt
+-- ARGV[11] the last errors, JSON
+--
+-- Returns  { 1, entry ID }  added again under that ID
+--          { 0 }            not pending any more; nothing was written
+--          { -1 }           another consumer's, or a later delivery; nothing was written
+--          { -3 }           the entry's body is gone; nothing was written
+--          error            the entry could not be added (memory is full, no permission, ...); nothing was written
+--
+-- Atomic because the entry must leave the group exactly when the job is back: separately, a crash would lose it
+-- (acknowledge first) or run it twice (add first). XADD is the write that can fail, so it comes first. Only this group
+-- handles the new entry (sq:group). All fields but ours are kept byte for byte and in order. Redis >= 6.2.
+-- Uses: fence, records, settled
+
+local stream = KEYS[1]
+local meta = KEYS[2]
+local ids = { KEYS[3], KEYS[4], KEYS[5], KEYS[6] }
+local done = { KEYS[7], KEYS[8], KEYS[9], KEYS[10] }
+local group = ARGV[1]
+local consumer = ARGV[2]
+local retention = ARGV[3]
+local slice_ms = tonumber(ARGV[4])
+local entry_id = ARGV[5]
+local count = tonumber(ARGV[6])
+local kind = ARGV[7]
+local job_id = ARGV[8]
+local enqueued_ms = ARGV[9]
+local attempt = ARGV[10]
+local errors = ARGV[11]
+
+local REPLACED = { ['sq:id'] = true, ['sq:generated'] = true, ['sq:at'] = true, ['sq:attempt'] = true,
+  ['sq:group'] = true, ['sq:errors'] = true }
+
+local code = fence(stream, group, consumer, entry_id, count)
+if code ~= MINE then return { code } end
+local wrong = check_slices(ids) or check_slices(done)
+if wrong then return wrong end
+local entry = redis.call('XRANGE', stream, entry_id, entry_id, 'COUNT', 1)[1]
+if not entry then return { -3 } end
+
+local fields = {}
+for i = 1, #entry[2], 2 do
+  if not REPLACED[entry[2][i]] then
+    fields[#fields + 1] = entry[2][i]
+    fields[#fields + 1] = entry[2][i + 1]
+  end
+end
+local ours = { 'sq:id', job_id, 'sq:at', enqueued_ms, 'sq:attempt', attempt, 'sq:group', group, 'sq:errors', errors }
+for _, part in ipairs(ours) do fields[#fields + 1] = part end
+if kind == 'generated' then
+  fields[#fields + 1] = 'sq:generated'
+  fields[#fields + 1] = '1'
+end
+
+local new_id = redis.call('XADD', stream, '*', unpack(fields))
+redis.call('XACK', stream, group, entry_id)
+if retention == 'delete' then delete_settled(stream, group, { entry_id }) end
+if kind == 'chosen' then
+  local now = server_ms()
+  forget_record(done, now, group .. '/' .. job_id, 'running ' .. entry_id)
+  put_records(ids, now, slice_ms, { job_id }, { job_id, 'queued ' .. new_id })
+end
+redis.pcall('HINCRBY', meta, 'retried:' .. group, 1)
+return { 1, new_id }

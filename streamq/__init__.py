@@ -1,0 +1,103 @@
+"""streamq: jobs that survive crashes, deploys and failovers, on Redis Streams consumer groups.
+
+Names are loaded when they are first used, so that importing streamq costs nothing: neither redis nor typer comes with it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streamq.backoff import Backoff
+    from streamq.effects import Effects
+    from streamq.errors import (
+        ConfigurationError,
+        ConnectionLostError,
+        EffectError,
+        JobEncodingError,
+        LeaseLostError,
+        ServerError,
+        ServerTooOldError,
+        StreamqError,
+    )
+    from streamq.messages import (
+        Added,
+        DeadLetter,
+        Failed,
+        GroupSnapshot,
+        Job,
+        Reclaimed,
+        ReclaimResult,
+        Reject,
+        Retry,
+        Snapshot,
+    )
+    from streamq.options import StreamOptions
+    from streamq.stream import Stream
+    from streamq.stream_async import AsyncStream
+    from streamq.worker import Worker
+
+_HOMES = {
+    "streamq.backoff": ("Backoff",),
+    "streamq.effects": ("Effects",),
+    "streamq.errors": (
+        "ConfigurationError", "ConnectionLostError", "EffectError", "JobEncodingError",
+        "LeaseLostError", "ServerError", "ServerTooOldError", "StreamqError",
+    ),
+    "streamq.messages": (
+        "Added", "DeadLetter", "Failed", "GroupSnapshot", "Job",
+        "Reclaimed", "ReclaimResult", "Reject", "Retry", "Snapshot",
+    ),
+    "streamq.options": ("StreamOptions",),
+    "streamq.stream": ("Stream",),
+    "streamq.stream_async": ("AsyncStream",),
+    "streamq.worker": ("Worker",),
+}  # fmt: skip
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Added",
+    "AsyncStream",
+    "Backoff",
+    "ConfigurationError",
+    "ConnectionLostError",
+    "DeadLetter",
+    "EffectError",
+    "Effects",
+    "Failed",
+    "GroupSnapshot",
+    "Job",
+    "JobEncodingError",
+    "LeaseLostError",
+    "ReclaimResult",
+    "Reclaimed",
+    "Reject",
+    "Retry",
+    "ServerError",
+    "ServerTooOldError",
+    "Snapshot",
+    "Stream",
+    "StreamOptions",
+    "StreamqError",
+    "Worker",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        try:
+            return version("streamq")
+        except PackageNotFoundError:
+            return "0+unknown"
+    try:
+        value = getattr(import_module(_HOME[name]), name)
+    except KeyError:
+        raise AttributeError(f"module 'streamq' has no attribute {name!r}") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

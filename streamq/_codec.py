@@ -1,0 +1,328 @@
+"""The stored entry: values to fields and fields to values. A public format, described in ``docs/format.md``.
+
+``job`` is the payload; fields that begin with ``sq:`` are ours; all others belong to the producer and are carried along
+untouched. Nothing that comes from the server is trusted: whatever is malformed becomes a `Malformed`, never an exception
+in a loop, and no payload ever reaches a log line. Never pickle: data must not be able to run code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from streamq._requests import Arg
+from streamq.errors import ConfigurationError, JobEncodingError
+from streamq.keys import ID_BYTES, NAME, check_id
+from streamq.messages import Job, JobIdKind, Reason
+from streamq.options import MAX_FIELDS, MAX_RESULT_BYTES, StreamOptions
+
+T = TypeVar("T")
+
+MAX_ERRORS: Final = 5
+"""Errors kept in an entry: enough to see whether a failure changes its face."""
+
+MAX_ERROR_CHARS: Final = 500
+"""Of each of them."""
+
+MAX_DEAD_ERROR_BYTES: Final = 4_096
+"""Of the error in a dead letter: a stack's worth, and an exception with megabytes in its text stays harmless."""
+
+MAX_HEADERS: Final = 64
+
+_PATH = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """An entry that cannot become a job."""
+
+    reason: Reason
+    error: str
+    job_id: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class OtherGroups:
+    """An entry that only another group handles: acknowledged unseen."""
+
+
+def cut(message: str, size: int = MAX_DEAD_ERROR_BYTES) -> str:
+    """`message` in at most `size` bytes of UTF-8, with control characters made visible."""
+    shown = _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", message[: size + 1])
+    raw = shown.encode("utf-8", "backslashreplace")
+    if len(raw) <= size:
+        return raw.decode()
+    return raw[: size - 4].decode("utf-8", "ignore") + " ..."
+
+
+class PayloadCodec(Generic[T]):
+    """Encodes and decodes payloads of one type.
+
+    Args:
+        kind: The payload's type: a msgspec Struct or anything else msgspec decodes, ``dict``, or ``bytes`` for raw ones.
+        max_bytes: Longest encoded payload.
+    """
+
+    __slots__ = ("_decoder", "_encoder", "_tag_path", "kind", "max_bytes")
+
+    def __init__(self, kind: type[T], max_bytes: int) -> None:
+        self.kind = kind
+        self.max_bytes = max_bytes
+        self._encoder = msgspec.json.Encoder()
+        self._decoder: msgspec.json.Decoder[T] | None
+        try:
+            self._decoder = None if kind is bytes else msgspec.json.Decoder(kind)
+        except TypeError as error:
+            raise ConfigurationError(f"payloads of type {kind!r} cannot be decoded: {error}") from error
+        self._tag_path = _tag_path(kind)
+
+    def encode(self, payload: T) -> bytes:
+        """Payload as it is stored.
+
+        Raises:
+            JobEncodingError: It cannot be encoded, is too long, or would not come back as the stream's type.
+        """
+        raw = self._encode(payload)
+        if len(raw) > self.max_bytes:
+            raise JobEncodingError(f"payload has {len(raw):,} bytes, max_payload is {self.max_bytes:,}")
+        if self._decoder is not None:
+            try:
+                self._decoder.decode(raw)  # what a worker would refuse is refused here, where the cause is
+            except msgspec.DecodeError as error:
+                what, path = _where(error)
+                raise JobEncodingError(
+                    f"payload is no {getattr(self.kind, '__name__', self.kind)}: {path}: {what}", path=path
+                ) from None
+        return raw
+
+    def _encode(self, payload: T) -> bytes:
+        if self._decoder is None:
+            if not isinstance(payload, bytes):
+                raise JobEncodingError(f"payload must be bytes, not {type(payload).__name__}")
+            return payload
+        try:
+            return self._encoder.encode(payload)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise JobEncodingError(f"payload cannot be encoded as JSON: {cut(str(error), 300)}") from error
+
+    def decode(self, raw: bytes) -> T | Malformed:
+        """A stored payload, or why it is none."""
+        if len(raw) > self.max_bytes:
+            return Malformed("oversized", f"$: {len(raw):,} bytes, max_payload is {self.max_bytes:,}", "", 0)
+        if self._decoder is None:
+            return raw  # type: ignore[return-value]  # T is bytes
+        try:
+            return self._decoder.decode(raw)
+        except msgspec.ValidationError as error:
+            what, path = _where(error)
+            reason: Reason = "undecodable"
+            if path == self._tag_path and what.startswith("Invalid value"):
+                reason = "unknown_type"
+            return Malformed(reason, f"{path}: {what[:1].lower()}{what[1:]}".replace("`", ""), "", 0)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return Malformed("undecodable", f"$: {error}", "", 0)
+
+
+def _where(error: msgspec.DecodeError) -> tuple[str, str]:
+    match = _PATH.match(str(error))
+    assert match is not None  # noqa: S101  # the pattern matches any text
+    return match["what"], match["path"] or "$"
+
+
+def _tag_path(kind: Any) -> str | None:
+    """Where a tagged union keeps its tag, as msgspec's errors name it; None for other types."""
+    try:
+        info = msgspec.inspect.type_info(kind)
+    except TypeError:
+        return None
+    members = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+    fields = {m.tag_field for m in members if isinstance(m, msgspec.inspect.StructType) and m.tag_field is not None}
+    return f"$.{fields.pop()}" if len(fields) == 1 else None
+
+
+class EntryCodec(Generic[T]):
+    """Makes the fields of an entry, and a job of the fields.
+
+    Args:
+        kind: The payload's type.
+        options: The stream's.
+    """
+
+    __slots__ = ("_group", "payloads")
+
+    def __init__(self, kind: type[T], options: StreamOptions) -> None:
+        self.payloads = PayloadCodec(kind, options.max_payload)
+        self._group = options.group.encode()
+
+    def fields(self, payload: T, *, job_id: str | None, headers: Mapping[str, str] | None) -> list[Arg]:
+        """Fields of a new entry: name, value, name, value ...
+
+        Raises:
+            JobEncodingError: The payload or a header cannot be stored.
+            ConfigurationError: The job ID is not valid.
+        """
+        fields: list[Arg] = ["job", self.payloads.encode(payload)]
+        if job_id is not None:
+            fields += ("sq:id", check_id(job_id, "job ID"))
+        if headers:
+            if len(headers) > MAX_HEADERS:
+                raise JobEncodingError(f"{len(headers)} headers, at most {MAX_HEADERS} are allowed", path="headers")
+            for name, value in headers.items():
+                if not isinstance(name, str) or not NAME.fullmatch(name):
+                    raise JobEncodingError(f"header name {name!r:.80}: use A-Z a-z 0-9 . _ -", path="headers")
+                if not isinstance(value, str):
+                    raise JobEncodingError(
+                        f"header {name} must be a str, not {type(value).__name__}", path=f"headers.{name}"
+                    )
+                try:
+                    fields += (f"sq:h:{name}", value.encode())
+                except UnicodeEncodeError as error:
+                    raise JobEncodingError(f"header {name}: {error.reason}", path=f"headers.{name}") from None
+        return fields
+
+    def job(
+        self, entry_id: str, fields: list[bytes], *, deliveries: int, consumer: str
+    ) -> Job[T] | Malformed | OtherGroups:
+        """The job of an entry, or why there is none."""
+        if len(fields) > 2 * MAX_FIELDS:
+            error = f"{len(fields) // 2:,} fields, at most {MAX_FIELDS} are handled"
+            return Malformed("oversized", error, "", 0)
+        try:
+            reserved = _Reserved.read(entry_id, fields)
+        except _InvalidFieldError as error:
+            return Malformed("invalid", str(error), "", 0)
+        if reserved.group is not None and reserved.group != self._group:
+            return OtherGroups()
+        if reserved.payload is None:
+            return Malformed("invalid", "field job: missing", reserved.job_id, reserved.attempt - 1)
+        payload = self.payloads.decode(reserved.payload)
+        if isinstance(payload, Malformed):
+            return Malformed(payload.reason, payload.error, reserved.job_id, reserved.attempt - 1)
+        return Job(
+            payload=payload,
+            id=reserved.job_id,
+            entry_id=entry_id,
+            attempt=reserved.attempt,
+            deliveries=deliveries,
+            headers=reserved.headers,
+            enqueued_ms=reserved.enqueued_ms,
+            errors=reserved.errors,
+            kind=reserved.kind,
+            consumer=consumer,
+        )
+
+
+class _InvalidFieldError(ValueError):
+    """A reserved field is malformed."""
+
+
+class _Reserved:
+    """The reserved fields of an entry."""
+
+    __slots__ = ("attempt", "enqueued_ms", "errors", "group", "headers", "job_id", "kind", "payload")
+
+    def __init__(self, entry_id: str) -> None:
+        self.payload: bytes | None = None
+        self.job_id = entry_id
+        self.kind = JobIdKind.GENERATED
+        self.attempt = 1
+        self.enqueued_ms = int(entry_id.partition("-")[0])
+        self.group: bytes | None = None
+        self.headers: dict[str, str] = {}
+        self.errors: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, entry_id: str, fields: list[bytes]) -> _Reserved:
+        self = cls(entry_id)
+        generated = False
+        for i in range(0, len(fields), 2):
+            name, value = fields[i], fields[i + 1]
+            if name == b"job":
+                self.payload = value
+            elif name.startswith(b"sq:"):
+                generated |= name == b"sq:generated"
+                self._take(name, value)
+        if generated:
+            self.kind = JobIdKind.GENERATED
+        return self
+
+    def _take(self, name: bytes, value: bytes) -> None:
+        match name:
+            case b"sq:id":
+                self.job_id = _job_id(value)
+                self.kind = JobIdKind.CHOSEN
+            case b"sq:attempt":
+                self.attempt = _whole(name, value, least=1)
+            case b"sq:at":
+                self.enqueued_ms = _whole(name, value, least=0)
+            case b"sq:group":
+                if not NAME.fullmatch(_utf8(name, value)):
+                    raise _InvalidFieldError("field sq:group: not a group's name")
+                self.group = value
+            case b"sq:codec":
+                if value != b"json":
+                    raise _InvalidFieldError(f"field sq:codec: {cut(repr(value), 60)} is not known here, json is")
+            case b"sq:errors":
+                self.errors = _errors(value)
+            case _ if name.startswith(b"sq:h:"):
+                self.headers[_utf8(name, name[5:])] = _utf8(name, value)
+            case _:
+                pass  # of a later version: carried along, not understood
+
+
+def _job_id(value: bytes) -> str:
+    if len(value) > ID_BYTES:
+        raise _InvalidFieldError(f"field sq:id: longer than {ID_BYTES} bytes")
+    try:
+        return check_id(_utf8(b"sq:id", value), "job ID")
+    except ConfigurationError as error:
+        raise _InvalidFieldError(f"field sq:id: {error}") from None
+
+
+def _utf8(name: bytes, value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise _InvalidFieldError(f"field {cut(repr(name)[2:-1], 80)}: not UTF-8") from None
+
+
+def _whole(name: bytes, value: bytes, *, least: int) -> int:
+    # Fifteen digits: what a double, and so Lua, can count.
+    if not value.isdigit() or len(value) > 15 or int(value) < least:  # noqa: PLR2004
+        raise _InvalidFieldError(f"field {name.decode()}: {cut(repr(value), 60)} is no whole number >= {least}")
+    return int(value)
+
+
+def _errors(value: bytes) -> tuple[str, ...]:
+    try:
+        return tuple(msgspec.json.decode(value, type=list[str])[-MAX_ERRORS:])
+    except msgspec.DecodeError:
+        raise _InvalidFieldError("field sq:errors: not a JSON list of strings") from None
+
+
+def errors_with(job: Job[Any], error: str) -> bytes:
+    """The job's last errors with one more, as ``sq:errors`` holds them."""
+    return msgspec.json.encode([*job._errors, cut(error, MAX_ERROR_CHARS)][-MAX_ERRORS:])  # noqa: SLF001  # its maker
+
+
+def encode_result(result: Any) -> bytes:
+    """A handler's result as it is stored; empty for None.
+
+    Raises:
+        JobEncodingError: It cannot be encoded or is longer than 64 KB.
+    """
+    if result is None:
+        return b""
+    try:
+        raw = msgspec.json.encode(result)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise JobEncodingError(f"result cannot be encoded as JSON: {cut(str(error), 300)}") from error
+    if len(raw) > MAX_RESULT_BYTES:
+        raise JobEncodingError(f"result has {len(raw):,} bytes, at most {MAX_RESULT_BYTES:,} are kept")
+    return raw

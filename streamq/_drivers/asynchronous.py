@@ -1,0 +1,115 @@
+"""Runs plans over asyncio connections."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import redis.exceptions as failures
+from redis.asyncio.connection import AbstractConnection
+
+from streamq._drivers.exchange import Wire, exchange, lost
+from streamq._requests import Plan, Reply, Request
+from streamq.errors import ConfigurationError, StreamqError
+
+T = TypeVar("T")
+
+
+class AsyncDriver:
+    """Runs plans, any number at once, in one event loop; each uses a connection of its own while it waits.
+
+    Args:
+        connect: Makes a connection; it connects at first use.
+        where: The server's address for messages, without credentials.
+    """
+
+    def __init__(self, connect: Callable[[], AbstractConnection], where: str) -> None:
+        self._connect = connect
+        self._where = where
+        self._idle: deque[AbstractConnection] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = os.getpid()
+
+    async def run(self, plan: Plan[T]) -> T:
+        """Run `plan` to its end and return its result. Cancelled while it waits for a reply, the request may have happened."""
+        try:
+            request = next(plan)
+            while True:
+                try:
+                    reply = await self._ask(request)
+                except StreamqError as error:
+                    request = plan.throw(error)
+                else:
+                    request = plan.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            plan.close()
+
+    async def aclose(self) -> None:
+        """Close the idle connections. A later `run` makes new ones, in whichever event loop it runs."""
+        while self._idle:
+            await self._idle.pop().disconnect()
+        self._loop = None
+
+    async def _ask(self, request: Request) -> Reply:
+        steps = exchange(request)
+        commands = next(steps)
+        while True:
+            replies = await self._exchange(commands)
+            try:
+                commands = steps.send(replies)
+            except StopIteration as stop:
+                return stop.value
+
+    async def _exchange(self, commands: list[Wire]) -> list[Reply]:
+        connection = await self._checkout()
+        clean = False
+        try:
+            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            replies = [await _reply(connection) for _ in commands]
+            clean = True
+        except (failures.RedisError, OSError) as error:
+            raise lost(error, self._where, sent=True) from error
+        finally:
+            if not clean:
+                await connection.disconnect(nowait=True)  # whatever is still to come on it belongs to nobody
+        self._idle.append(connection)
+        return replies
+
+    async def _checkout(self) -> AbstractConnection:
+        self._enter_loop()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            if connection.is_connected and await connection.can_read():
+                await connection.disconnect(nowait=True)  # closed by the server meanwhile, or out of step
+            await connection.connect()
+        except (failures.RedisError, OSError) as error:
+            await connection.disconnect(nowait=True)
+            raise lost(error, self._where, sent=False) from error
+        return connection
+
+    def _enter_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is loop and self._pid == os.getpid():
+            return
+        if self._idle and self._pid == os.getpid():
+            raise ConfigurationError(
+                "this stream was used in another event loop: call `await stream.aclose()` before that loop ends, "
+                "or make one stream per loop"
+            )
+        self._idle, self._loop, self._pid = deque(), loop, os.getpid()
+
+
+async def _reply(connection: AbstractConnection) -> Any:
+    try:
+        return await connection.read_response()
+    except (failures.ResponseError, failures.BusyLoadingError) as error:
+        return error

@@ -1,0 +1,53 @@
+"""What follows a handler's end: retry while attempts are left, then dead-letter."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from streamq._codec import cut
+from streamq._ops import dead_letter, settle
+from streamq._ops.dead_letter import Letter, Moved
+from streamq._requests import Plan
+from streamq._scripts import Fence, Held
+from streamq._spec import Spec
+from streamq.errors import LeaseLostError, ServerError
+from streamq.messages import Job, Reason
+
+T = TypeVar("T")
+
+
+def retry(spec: Spec[T], job: Job[T], error: str) -> Plan[bool]:
+    """Try the job again: True if it will, False if its attempts were spent and it was dead-lettered."""
+    if spec.options.retry.exhausted(job.attempt):
+        yield from bury(spec, job, "attempts", error, attempts=job.attempt)
+        return False
+    fence = yield from settle.retry(spec, job, error)
+    if fence is Fence.MISSING:
+        yield from bury(spec, job, "entry_missing", error, attempts=job.attempt)
+        return False
+    if fence is not Fence.MINE:
+        raise LeaseLostError(entry_id=job.entry_id, gone=fence is Fence.GONE)
+    return True
+
+
+def bury(spec: Spec[T], job: Job[T], reason: Reason, error: str, *, attempts: int) -> Plan[None]:
+    """Dead-letter one job.
+
+    Raises:
+        LeaseLostError: It is not this consumer's any more.
+        ServerError: It could not be moved; it stays pending.
+    """
+    moved = Moved()
+    held = Held(job.entry_id, job.deliveries)
+    yield from dead_letter.move(
+        spec,
+        job._consumer,  # noqa: SLF001
+        [Letter(held, reason, cut(error), job_id=job.id, attempts=attempts)],
+        moved,
+    )
+    for fence in moved.not_mine.values():
+        raise LeaseLostError(entry_id=job.entry_id, gone=fence is Fence.GONE)
+    for failed in moved.failed:
+        raise ServerError(
+            f"entry {failed.entry_id} could not be dead-lettered and stays pending: {failed.error}", code="DEADLETTER"
+        )

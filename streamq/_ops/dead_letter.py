@@ -1,0 +1,147 @@
+"""Move entries to the dead-letter stream, and list what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from streamq import _scripts
+from streamq._codec import cut
+from streamq._requests import Command, Plan, Transaction, ask, ask_each
+from streamq._scripts import Fence, Held, text
+from streamq._spec import Spec
+from streamq.errors import ConfigurationError, ServerError
+from streamq.messages import DeadLetter, Failed, Reason
+
+T = TypeVar("T")
+
+EXEC_ENTRIES = 10
+EXEC_BYTES = 1 << 20
+"""Most entries and bytes of bodies in one EXEC: it copies them, and the server does nothing else meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """An entry to dead-letter. Job ID and attempts are taken from the entry unless they are given."""
+
+    held: Held
+    reason: Reason
+    error: str
+    size: int = 0
+    job_id: str = ""
+    attempts: int | None = None
+
+
+@dataclass(slots=True)
+class Moved:
+    """What became of letters, by entry ID."""
+
+    dead: list[str] = field(default_factory=list)
+    not_mine: dict[str, Fence] = field(default_factory=dict)
+    failed: list[Failed] = field(default_factory=list)
+
+
+def move(spec: Spec[T], consumer: str, letters: Sequence[Letter], moved: Moved) -> Plan[None]:
+    """Dead-letter entries; adds to `moved` as it goes, so that an error loses no part. One MULTI/EXEC per ten.
+
+    An entry that cannot be moved stays pending and is named in ``moved.failed``; the others go on.
+    """
+    for page in _pages(letters):
+        calls = tuple(_call(spec, consumer, letter) for letter in page)
+        try:
+            answers = yield from ask_each(Transaction(calls))
+        except (ServerError, ConfigurationError) as error:
+            # Refused as a whole (memory is full, no permission): nothing of this page was written.
+            moved.failed += [Failed(letter.held.entry_id, letter.reason, cut(str(error), 300)) for letter in page]
+            continue
+        for letter, answer in zip(page, answers, strict=True):
+            if isinstance(answer, Exception):
+                moved.failed.append(Failed(letter.held.entry_id, letter.reason, cut(str(answer), 300)))
+            elif answer is Fence.MINE:
+                moved.dead.append(letter.held.entry_id)
+            else:
+                moved.not_mine[letter.held.entry_id] = answer
+
+
+def _call(spec: Spec[T], consumer: str, letter: Letter) -> _scripts.Script[Fence]:
+    return _scripts.dead_letter(
+        spec.keys,
+        spec.options,
+        consumer=consumer,
+        held=letter.held,
+        reason=letter.reason,
+        error=cut(letter.error),
+        job_id=letter.job_id,
+        attempts="" if letter.attempts is None else letter.attempts,
+    )
+
+
+def _pages(letters: Sequence[Letter]) -> Iterator[list[Letter]]:
+    page: list[Letter] = []
+    size = 0
+    for letter in letters:
+        if page and (len(page) >= EXEC_ENTRIES or size + letter.size > EXEC_BYTES):
+            yield page
+            page, size = [], 0
+        page.append(letter)
+        size += letter.size
+    if page:
+        yield page
+
+
+def listing(spec: Spec[T], *, count: int, after: str | None) -> Plan[list[DeadLetter]]:
+    """Dead letters, oldest first. One request."""
+    start = "-" if after is None else f"({after}"
+    name = spec.keys.name
+
+    def decode(reply: Any) -> list[DeadLetter]:
+        return [_letter(name, text(letter_id), fields) for letter_id, fields in reply]
+
+    return (yield from ask(Command(("XRANGE", spec.keys.dead, start, "+", "COUNT", count), (spec.keys.dead,), decode)))
+
+
+_META = frozenset(
+    f"dead:{name}".encode()
+    for name in (
+        "reason", "error", "source", "job_id", "group", "consumer",
+        "deliveries", "attempts", "enqueued_at", "at", "redrives",
+    )
+)  # fmt: skip
+
+
+def _letter(stream: str, letter_id: str, fields: list[bytes]) -> DeadLetter:
+    meta: dict[bytes, bytes] = {}
+    original: list[tuple[bytes, bytes]] = []
+    for name, value in zip(fields[::2], fields[1::2], strict=True):
+        if name in _META and name not in meta and not original:
+            meta[name] = value  # ours come first; the same name later was the producer's
+        else:
+            original.append((name.removeprefix(b"dead:") if name.startswith(b"dead:dead:") else name, value))
+
+    def word(name: str) -> str:
+        return text(meta.get(f"dead:{name}".encode(), b""))
+
+    def number(name: str) -> int:
+        value = meta.get(f"dead:{name}".encode(), b"")
+        return int(value) if value.isdigit() else 0
+
+    def moment(name: str) -> datetime | None:
+        return datetime.fromtimestamp(ms / 1000, UTC) if 0 < (ms := number(name)) < 10**14 else None
+
+    return DeadLetter(
+        id=letter_id,
+        reason=word("reason"),
+        error=word("error"),
+        stream=stream,
+        source_id=word("source"),
+        job_id=word("job_id"),
+        group=word("group"),
+        consumer=word("consumer"),
+        deliveries=number("deliveries"),
+        attempts=number("attempts"),
+        enqueued_at=moment("enqueued_at"),
+        died_at=moment("at"),
+        fields=tuple(original),
+    )

@@ -1,0 +1,56 @@
+"""Job IDs chosen by callers: who may run one, and effects that happen once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeVar
+
+from streamq import _scripts
+from streamq._requests import Plan, ask
+from streamq._scripts import Held
+from streamq._spec import Spec
+from streamq.effects import Effects
+from streamq.errors import EffectError
+from streamq.keys import check_id
+from streamq.messages import Job
+
+T = TypeVar("T")
+
+
+class Claim(Enum):
+    """What may be done with a delivery whose job ID was chosen by a caller."""
+
+    RUN = auto()
+    DONE = auto()
+    ELSEWHERE = auto()
+    NOT_MINE = auto()
+
+
+_CLAIMS = {1: Claim.RUN, 2: Claim.DONE, 3: Claim.ELSEWHERE, 0: Claim.NOT_MINE, -1: Claim.NOT_MINE}
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The answer for one job."""
+
+    claim: Claim
+    entry_id: str
+    """With ELSEWHERE, the entry that runs the ID."""
+
+
+def claim_ids(spec: Spec[T], consumer: str, jobs: Sequence[Job[T]]) -> Plan[list[Claimed]]:
+    """Note that these deliveries run their IDs, where nothing else does. One request; atomic."""
+    batch = [(Held(job.entry_id, job.deliveries), job.id) for job in jobs]
+    answers = yield from ask(_scripts.claim_id(spec.keys, spec.options, consumer=consumer, batch=batch))
+    return [Claimed(_CLAIMS[code], value) for code, value in answers]
+
+
+def once(spec: Spec[T], once_id: str, effects: Effects) -> Plan[bool]:
+    """Apply `effects` unless `once_id` is known. One request; atomic."""
+    script = _scripts.once(spec.keys, spec.options, once_id=check_id(once_id, "job ID"), effects=effects)
+    answer = yield from ask(script)
+    if isinstance(answer, EffectError):
+        raise answer
+    return answer

@@ -1,0 +1,126 @@
+"""Look at a stream without touching it: read commands only, of bounded cost."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from streamq._requests import Command, Pipeline, Plan, ask, ask_each
+from streamq._scripts import text
+from streamq._spec import Spec
+from streamq.errors import ServerError
+from streamq.keys import name_of, registry, stream_pattern
+from streamq.messages import GroupSnapshot, Snapshot
+
+T = TypeVar("T")
+
+COUNTED = 10_000
+"""Most unread entries counted one by one, where the server does not know the number (Redis 6.2, or after deletions)."""
+
+_PAGE = 1_000
+
+SCANNED = 100_000
+"""Most keys looked at for streams that are missing from the registry."""
+
+
+def snapshot(spec: Spec[T]) -> Plan[Snapshot]:
+    """The stream now. One write of five requests; more only to count what the server does not know."""
+    keys = spec.keys
+    length, groups, dead, scheduled, counters = yield from ask_each(
+        Pipeline(
+            (
+                Command(("XLEN", keys.stream), (keys.stream,), int),
+                Command(("XINFO", "GROUPS", keys.stream), (keys.stream,), _rows),
+                Command(("XLEN", keys.dead), (keys.dead,), int),
+                Command(("ZCARD", keys.scheduled), (keys.scheduled,), int),
+                Command(("HGETALL", keys.meta), (keys.meta,), _mapping),
+            )
+        )
+    )
+    if isinstance(groups, ServerError) and groups.code == "ERR":
+        groups = []  # no such key: a stream that was never used has no groups
+    for answer in (length, groups, dead, scheduled, counters):
+        if isinstance(answer, Exception):
+            raise answer
+    found: dict[str, GroupSnapshot] = {}
+    for row in groups:
+        ready, exact = yield from _ready(spec, row)
+        found[text(row["name"])] = _group(row, ready, exact=exact, counters=counters)
+    return Snapshot(
+        name=keys.name,
+        deployment=keys.deployment,
+        ready=sum(group.ready for group in found.values()) if found else length,
+        pending=sum(group.pending for group in found.values()),
+        scheduled=scheduled,
+        dead=dead,
+        length=length,
+        groups=found,
+    )
+
+
+def _group(row: dict[str, Any], ready: int, *, exact: bool, counters: dict[bytes, bytes]) -> GroupSnapshot:
+    def counter(name: str) -> int:
+        value = counters.get(f"{name}:".encode() + row["name"], b"0")
+        return int(value) if value.isdigit() else 0
+
+    return GroupSnapshot(
+        name=text(row["name"]),
+        ready=ready,
+        exact=exact,
+        pending=row["pending"],
+        consumers=row["consumers"],
+        done=counter("done"),
+        retried=counter("retried"),
+        dead=counter("dead"),
+    )
+
+
+def _ready(spec: Spec[T], row: dict[str, Any]) -> Plan[tuple[int, bool]]:
+    """Entries the group has not read, and whether that is exact."""
+    if row.get("lag") is not None:
+        return row["lag"], True
+    stream = spec.keys.stream
+    last = text(row["last-delivered-id"])
+    count = 0
+    while count < COUNTED:
+        ids = yield from ask(Command(("XRANGE", stream, f"({last}", "+", "COUNT", _PAGE), (stream,), _ids))
+        count += len(ids)
+        if len(ids) < _PAGE:
+            return count, True
+        last = ids[-1]
+    return count, False
+
+
+def names(deployment: str | None) -> Plan[list[str]]:
+    """Names of all streams: of the registry, and of streams that producers made without it."""
+    key = registry(deployment)
+    found = set((yield from ask(Command(("SMEMBERS", key), (key,), _texts))))
+    cursor, looked = "0", 0
+    while looked < SCANNED:
+        pattern = stream_pattern(deployment)
+        command = Command(("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE, "TYPE", "stream"), (), _scan)
+        cursor, stream_keys = yield from ask(command)
+        found.update(name for k in stream_keys if (name := name_of(k, deployment)) is not None)
+        looked += _PAGE
+        if cursor == "0":
+            break
+    return sorted(found)
+
+
+def _rows(reply: Any) -> list[dict[str, Any]]:
+    return [{text(row[i]): row[i + 1] for i in range(0, len(row), 2)} for row in reply]
+
+
+def _mapping(reply: Any) -> dict[bytes, bytes]:
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _ids(reply: Any) -> list[str]:
+    return [text(entry_id) for entry_id, _ in reply]
+
+
+def _texts(reply: Any) -> list[str]:
+    return [text(item) for item in reply]
+
+
+def _scan(reply: Any) -> tuple[str, list[str]]:
+    return text(reply[0]), _texts(reply[1])

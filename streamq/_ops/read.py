@@ -1,0 +1,143 @@
+"""Read new entries for a consumer, and find again what was read without the reply arriving."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from streamq._requests import Arg, Command, Pipeline, Plan, ask, ask_each
+from streamq._scripts import text
+from streamq._spec import Spec
+from streamq.errors import ConfigurationError, ServerError, ServerTooOldError
+from streamq.keys import registry
+
+T = TypeVar("T")
+
+BLOCK_SLICE_MS = 4_000
+"""Longest BLOCK of one XREADGROUP: a second below the connection's read timeout, so that silence means a dead peer."""
+
+MAX_COUNT = 1_000
+"""Most entries of one read."""
+
+RECOVERED = 100
+"""Most lost entries looked at in one `unseen`; its caller asks again while it gets some."""
+
+_log = logging.getLogger("streamq")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An entry in this consumer's hands, not decoded yet."""
+
+    entry_id: str
+    fields: list[bytes]
+    count: int
+
+
+def prepare(spec: Spec[T]) -> Plan[None]:
+    """Make the group, from the stream's beginning, and see that the server can do what streamq needs.
+
+    Two requests in one write; then one more to the registry, which has a slot of its own.
+    """
+    stream, group = spec.keys.stream, spec.options.group
+    probe = f"{spec.keys.prefix}:probe"  # never written
+    made, can = yield from ask_each(
+        Pipeline(
+            (
+                Command(("XGROUP", "CREATE", stream, group, "0", "MKSTREAM"), (stream,), _ignore),
+                Command(("XAUTOCLAIM", probe, "g", "c", "0", "0", "COUNT", "1"), (probe,), _ignore),
+            )
+        )
+    )
+    if isinstance(can, ServerTooOldError):
+        raise ServerTooOldError(f"streamq needs Redis 6.2, Valkey, or later: {can}")
+    if isinstance(made, ConfigurationError):
+        kind = yield from ask(Command(("TYPE", stream), (stream,), text))
+        if kind not in {"stream", "none"}:
+            raise ConfigurationError(f"key {stream} holds a {kind}, not a stream: rename it, or choose another name")
+    if isinstance(made, Exception) and not (isinstance(made, ServerError) and made.code == "BUSYGROUP"):
+        raise made
+    names = registry(spec.keys.deployment)
+    yield from ask(Command(("SADD", names, spec.keys.name), (names,), _ignore))
+
+
+def new(spec: Spec[T], consumer: str, *, count: int, block_ms: int | None) -> Plan[list[Delivery]]:
+    """Read up to `count` entries that this group has not read. One request, or one per 4 s of waiting.
+
+    When the group is missing (fresh store, flush, failover) it is made again, once a call, and logged.
+    """
+    waits = [min(BLOCK_SLICE_MS, (block_ms or 0) - done) for done in range(0, block_ms or 1, BLOCK_SLICE_MS)]
+    remade = False
+    while waits:
+        try:
+            deliveries = yield from ask(_xreadgroup(spec, consumer, count, waits[0] if block_ms else None))
+        except ServerError as error:
+            if error.code not in {"NOGROUP", "UNBLOCKED"} or remade:
+                raise
+            remade = True
+            _log.warning("group %s of stream %s was missing; making it again", spec.options.group, spec.keys.name)
+            yield from prepare(spec)
+            continue
+        if deliveries:
+            return deliveries
+        del waits[0]
+    return []
+
+
+def _xreadgroup(spec: Spec[T], consumer: str, count: int, block_ms: int | None) -> Command[list[Delivery]]:
+    stream = spec.keys.stream
+    wait: tuple[Arg, ...] = () if block_ms is None else ("BLOCK", block_ms)
+    return Command(
+        ("XREADGROUP", "GROUP", spec.options.group, consumer, "COUNT", count, *wait, "STREAMS", stream, ">"),
+        (stream,),
+        _deliveries,
+    )
+
+
+def unseen(spec: Spec[T], consumer: str, held: frozenset[str]) -> Plan[list[Delivery]]:
+    """Entries that are this consumer's on the server but not in `held`: their reply was lost on the way.
+
+    Two requests. A read of the history would find them too, but charges each a delivery.
+    """
+    stream = spec.keys.stream
+    rows = yield from ask(
+        Command(
+            ("XPENDING", stream, spec.options.group, "-", "+", RECOVERED + len(held), consumer),
+            (stream,),
+            _pending_rows,
+        )
+    )
+    lost = [(entry_id, count) for entry_id, count in rows if entry_id not in held][:RECOVERED]
+    if not lost:
+        return []
+    bodies = yield from ask_each(
+        Pipeline(
+            tuple(
+                Command(("XRANGE", stream, entry_id, entry_id, "COUNT", 1), (stream,), _entry) for entry_id, _ in lost
+            )
+        )
+    )
+    return [
+        Delivery(entry_id, body, count)
+        for (entry_id, count), body in zip(lost, bodies, strict=True)
+        if isinstance(body, list)  # without a body it is reclaim's: it writes the tombstone
+    ]
+
+
+def _deliveries(reply: Any) -> list[Delivery]:
+    if not reply:
+        return []
+    return [Delivery(text(entry_id), fields, 1) for entry_id, fields in reply[0][1] if fields is not None]
+
+
+def _pending_rows(reply: Any) -> list[tuple[str, int]]:
+    return [(text(entry_id), count) for entry_id, _, _, count in reply]
+
+
+def _entry(reply: Any) -> list[bytes] | None:
+    return reply[0][1] if reply else None
+
+
+def _ignore(reply: Any) -> None:
+    del reply

@@ -1,0 +1,132 @@
+"""End deliveries: acknowledge, commit, retry, release. Every one is fenced by owner and delivery count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from streamq import _scripts
+from streamq._codec import encode_result, errors_with
+from streamq._requests import Pipeline, Plan, ask, ask_each
+from streamq._scripts import MAX_BATCH, Fence, Held, Settled
+from streamq._spec import Spec
+from streamq.errors import EffectError, LeaseLostError
+from streamq.messages import Job, JobIdKind
+
+T = TypeVar("T")
+
+
+def settled(job: Job[Any], result: bytes = b"") -> Settled:
+    """What the scripts need to know of a job that ends."""
+    return Settled(job.entry_id, job.deliveries, job._kind, job.id, result)  # noqa: SLF001  # its maker's package
+
+
+def entry_order(item: Settled) -> tuple[int, int]:
+    """Sort key: entry IDs are two numbers, not text."""
+    ms, _, seq = item.entry_id.partition("-")
+    return int(ms), int(seq)
+
+
+def ack(spec: Spec[T], consumer: str, items: Sequence[Settled]) -> Plan[dict[str, Fence]]:
+    """Acknowledge deliveries of one consumer; what the fence found, by entry ID. One request per 500."""
+    ordered = sorted(items, key=entry_order)
+    found: dict[str, Fence] = {}
+    for at in range(0, len(ordered), MAX_BATCH):
+        batch = ordered[at : at + MAX_BATCH]
+        codes = yield from ask(_scripts.ack(spec.keys, spec.options, consumer=consumer, batch=batch))
+        found.update(zip((item.entry_id for item in batch), codes, strict=True))
+    return found
+
+
+def ack_one(spec: Spec[T], job: Job[T]) -> Plan[bool]:
+    """Acknowledge one job: True if it was pending, False if it is not any more."""
+    item = settled(job)
+    found = yield from ack(spec, job._consumer, [item])  # noqa: SLF001
+    if found[item.entry_id] is Fence.LOST:
+        raise LeaseLostError(entry_id=item.entry_id, gone=False)
+    return found[item.entry_id] is Fence.MINE
+
+
+def ack_many(spec: Spec[T], jobs: Sequence[Job[T]]) -> Plan[int]:
+    """Acknowledge jobs; how many were still this consumer's. No request without jobs."""
+    by_consumer: dict[str, list[Settled]] = {}
+    for job in jobs:
+        by_consumer.setdefault(job._consumer, []).append(settled(job))  # noqa: SLF001
+    count = 0
+    for consumer, items in by_consumer.items():
+        found = yield from ack(spec, consumer, items)
+        count += sum(code is Fence.MINE for code in found.values())
+    return count
+
+
+def commit(spec: Spec[T], job: Job[T], result: Any) -> Plan[None]:
+    """Acknowledge one job with its effects and its result. One request; atomic."""
+    [outcome] = yield from commit_each(spec, [(job, encode_result(result))])
+    if isinstance(outcome, Exception):
+        raise outcome
+
+
+def commit_each(spec: Spec[T], batch: Sequence[tuple[Job[T], bytes]]) -> Plan[list[None | Exception]]:
+    """Commit jobs, each by itself, in one write; per job None or what went wrong."""
+    answers = yield from ask_each(
+        Pipeline(
+            tuple(
+                _scripts.commit(
+                    spec.keys,
+                    spec.options,
+                    consumer=job._consumer,  # noqa: SLF001
+                    item=settled(job, result),
+                    effects=job.effects,
+                )
+                for job, result in batch
+            )
+        )
+    )
+    return [_refused(job.entry_id, answer) for (job, _), answer in zip(batch, answers, strict=True)]
+
+
+def _refused(entry_id: str, answer: Fence | EffectError | Exception) -> None | Exception:
+    if isinstance(answer, Exception):
+        return answer
+    return None if answer is Fence.MINE else LeaseLostError(entry_id=entry_id, gone=answer is not Fence.LOST)
+
+
+def retry(spec: Spec[T], job: Job[T], error: str) -> Plan[Fence]:
+    """Add the job again with the next attempt's number, and settle this delivery. One request; atomic."""
+    fence, _ = yield from ask(
+        _scripts.retry(
+            spec.keys,
+            spec.options,
+            consumer=job._consumer,  # noqa: SLF001
+            item=settled(job),
+            enqueued_ms=job._enqueued_ms,  # noqa: SLF001
+            attempt=job.attempt + 1,
+            errors=errors_with(job, error),
+        )
+    )
+    return fence
+
+
+def release(
+    spec: Spec[T], jobs: Sequence[Job[T]], *, charged: bool = True, wait_ms: int = 0
+) -> Plan[list[Fence]]:
+    """Give deliveries back unrun; they can be reclaimed after `wait_ms`. One request; atomic each.
+
+    Args:
+        spec: The stream.
+        jobs: Of one consumer.
+        charged: Whether this delivery raised the count (a read, or a start), so that one is taken back.
+        wait_ms: Time until others may take them.
+    """
+    if not jobs:
+        return []
+    batch = [
+        (
+            Held(job.entry_id, job.deliveries),
+            max(job.deliveries - charged, 0),
+            max(spec.options.lease_ms - wait_ms, 0),
+            job.id if job._kind is JobIdKind.CHOSEN else "",  # noqa: SLF001
+        )
+        for job in jobs
+    ]
+    return (yield from ask(_scripts.release(spec.keys, spec.options, consumer=jobs[0]._consumer, batch=batch)))  # noqa: SLF001

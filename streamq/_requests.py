@@ -1,0 +1,80 @@
+"""What may be asked of the server, and the protocol between plans and drivers. No I/O here.
+
+A *plan* is a generator function. It yields request values and gets each reply sent back in; what it returns is the
+operation's result. The rules:
+
+* a plan does no I/O, reads no clock, draws no random number: these come in as arguments;
+* it yields nothing but the requests of this module, usually through `ask`;
+* an error of the server is thrown in at the yield, already one of ours; a plan catches only what it can act on;
+* it never yields in ``finally`` or on ``GeneratorExit``: a driver that is interrupted closes the plan;
+* it keeps nothing between calls.
+
+So a crash can be seen only between two requests: dropping a plan after every request tries every crash there is, and
+stepping several plans in every order tries every race. ``tests/faults`` does both.
+
+Every request names the keys it touches; all of one request share one hash tag, so each fits one slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+Arg: TypeAlias = str | bytes | int
+Reply: TypeAlias = Any
+"""As RESP2 has it: bytes, int, None, nested lists; inside a pipeline also a `ServerError` in an element's place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Generic[T_co]):
+    """One command, spelled as in redis-cli."""
+
+    args: tuple[Arg, ...]
+    keys: tuple[str, ...]
+    decode: Callable[[Reply], T_co]
+
+
+@dataclass(frozen=True, slots=True)
+class Script(Generic[T_co]):
+    """One call of ``lua/<name>.lua``. Made by `streamq._scripts` only."""
+
+    name: str
+    keys: tuple[str, ...]
+    argv: tuple[Arg, ...]
+    decode: Callable[[Reply], T_co]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline(Generic[T_co]):
+    """Several requests in one write. Not atomic: an element may fail by itself, its reply is then a `ServerError`."""
+
+    requests: tuple[Command[T_co] | Script[T_co], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction(Generic[T_co]):
+    """Several requests in one MULTI/EXEC: others see all of them or none. An element's error does not undo the rest."""
+
+    requests: tuple[Command[T_co] | Script[T_co], ...]
+
+
+Request: TypeAlias = Command[Any] | Script[Any] | Pipeline[Any] | Transaction[Any]
+Plan: TypeAlias = Generator[Request, Reply, T]
+
+
+def ask(request: Command[T] | Script[T]) -> Plan[T]:
+    """Yield `request` and decode its reply."""
+    return request.decode((yield request))
+
+
+def ask_each(request: Pipeline[T] | Transaction[T]) -> Plan[list[T | Exception]]:
+    """Yield `request` and decode each element's reply; an element that failed is its exception."""
+    replies = yield request
+    return [
+        reply if isinstance(reply, Exception) else part.decode(reply)
+        for part, reply in zip(request.requests, replies, strict=True)
+    ]

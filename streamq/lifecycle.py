@@ -1,0 +1,45 @@
+"""The life of a job as data: which step leads from where to where, and who repairs what a crash leaves.
+
+``docs/guarantees.md`` draws its diagram from this table (a test holds the two together), and the crash tests take from it
+the steps they must try. Every step is one atomic unit on the server.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class State(StrEnum):
+    """Where a job is, for one group. At every instant it is in exactly one of them."""
+
+    READY = "ready"
+    PENDING = "pending"
+    DONE = "done"
+    DEAD = "dead"
+
+
+class Step(NamedTuple):
+    """One edge of a job's life."""
+
+    verb: str
+    source: State | None
+    target: State
+    unit: str
+    after_crash: str
+
+
+STEPS: tuple[Step, ...] = (
+    Step("add", None, State.READY, "XADD, or add.lua with a job ID", "the job is there or not; the caller's error says unknown"),
+    Step("read", State.READY, State.PENDING, "XREADGROUP", "reclaim, when the lease has run out"),
+    Step("claim ID", State.PENDING, State.PENDING, "claim_id.lua", "the entry's next owner takes the ID over"),
+    Step("renew", State.PENDING, State.PENDING, "renew.lua", "the lease runs out; reclaim"),
+    Step("reclaim", State.PENDING, State.PENDING, "reclaim.lua", "reclaim by another, after another lease"),
+    Step("start", State.PENDING, State.PENDING, "start.lua", "reclaim; the start counts"),
+    Step("ack", State.PENDING, State.DONE, "ack.lua", "reclaim, if the acknowledgement did not arrive"),
+    Step("commit", State.PENDING, State.DONE, "commit.lua", "reclaim; no effect was applied"),
+    Step("retry", State.PENDING, State.READY, "retry.lua", "reclaim; the attempt was not counted"),
+    Step("release", State.PENDING, State.PENDING, "release.lua", "reclaim, when the lease has run out"),
+    Step("dead-letter", State.PENDING, State.DEAD, "MULTI, dead_letter.lua per entry, EXEC", "reclaim; then dead-lettered"),
+    Step("tombstone", State.PENDING, State.DEAD, "reclaim.lua or renew.lua, for an entry without body", "reclaim finds it again"),
+)

@@ -1,0 +1,278 @@
+"""What goes in and comes out: jobs, and the answers of a stream. Values only, no I/O."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from streamq.effects import Effects
+
+T = TypeVar("T")
+
+AddState = Literal["ready", "pending", "done"]
+Reason = Literal[
+    "deliveries",
+    "attempts",
+    "rejected",
+    "undecodable",
+    "invalid",
+    "oversized",
+    "unknown_type",
+    "unknown_group",
+    "entry_missing",
+]
+"""Why a job was dead-lettered. A closed list."""
+
+
+class JobIdKind(StrEnum):
+    """Where a job's ID comes from, which decides what is remembered of it."""
+
+    GENERATED = "generated"
+    """The first entry's ID. Nothing is remembered: leaving the pending entries list is the proof."""
+    CHOSEN = "chosen"
+    """A caller's. Remembered for `idempotency_ttl`."""
+
+
+class Added(msgspec.Struct, frozen=True):
+    """Answer of `add`.
+
+    Attributes:
+        job_id: The job's ID: the caller's, else the entry ID.
+        entry_id: Where the job is: its entry in the stream (of the earlier job, if there was one).
+        created: False when the ID was known already and nothing was added.
+        state: Where the job is now: ``ready``, ``pending`` or ``done``.
+    """
+
+    job_id: str
+    entry_id: str
+    created: bool
+    state: AddState
+
+
+class Job(Generic[T]):
+    """A delivery: a job in this consumer's hands until it is settled or its lease runs out.
+
+    Attributes:
+        payload: The decoded payload.
+        id: The job ID. Pass it on as the idempotency key of what you do outside Redis.
+        entry_id: The entry in the stream; a retry gets a new one.
+        attempt: Number of this attempt; the first is 1. Raised by a run that ends in an exception.
+        deliveries: Number of this delivery of the entry, by Redis' count. Raised when a process dies, too.
+        headers: The headers given to `add`.
+        enqueued_at: When the job was first added, by the server's clock.
+        lease_lost: True once this process knows that another consumer may run the job. Stop then: what you settle
+            from here is refused.
+    """
+
+    __slots__ = (
+        "_consumer",
+        "_effects",
+        "_enqueued_ms",
+        "_errors",
+        "_kind",
+        "attempt",
+        "deliveries",
+        "entry_id",
+        "headers",
+        "id",
+        "lease_lost",
+        "payload",
+    )
+
+    def __init__(
+        self,
+        *,
+        payload: T,
+        id: str,  # noqa: A002  # the attribute's name is public
+        entry_id: str,
+        attempt: int,
+        deliveries: int,
+        headers: dict[str, str],
+        enqueued_ms: int,
+        errors: tuple[str, ...],
+        kind: JobIdKind,
+        consumer: str,
+    ) -> None:
+        self.payload = payload
+        self.id = id
+        self.entry_id = entry_id
+        self.attempt = attempt
+        self.deliveries = deliveries
+        self.headers = headers
+        self.lease_lost = False
+        self._enqueued_ms = enqueued_ms
+        self._errors = errors
+        self._kind = kind
+        self._consumer = consumer
+        self._effects: Effects | None = None
+
+    @property
+    def effects(self) -> Effects:
+        """Writes that commit with this job's acknowledgement; see `Effects`."""
+        if self._effects is None:
+            self._effects = Effects()
+        return self._effects
+
+    @property
+    def enqueued_at(self) -> datetime:
+        """When the job was first added, by the server's clock."""
+        return datetime.fromtimestamp(self._enqueued_ms / 1000, UTC)
+
+    def __repr__(self) -> str:
+        # Never the payload: reprs end up in logs.
+        return f"Job(id={self.id!r}, entry_id={self.entry_id!r}, attempt={self.attempt}, deliveries={self.deliveries})"
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A job that was given up, with its entry exactly as it was.
+
+    Attributes:
+        id: Entry ID in the dead-letter stream.
+        reason: Why.
+        error: The last error, or where the entry is malformed; cut to 4 KB.
+        stream: Name of the stream.
+        source_id: The entry's ID in the stream.
+        job_id: The job's ID.
+        group: The consumer group that gave it up.
+        consumer: The consumer that held it last.
+        deliveries: Redis' delivery count of the last entry.
+        attempts: Runs that ended by exception.
+        enqueued_at: When the job was first added.
+        died_at: When it was dead-lettered.
+        fields: All fields of the original entry, in order, byte for byte. Empty when the body was gone or, with reason
+            ``oversized``, too large to copy; then the entry itself stays in the stream.
+    """
+
+    id: str
+    reason: str
+    error: str
+    stream: str
+    source_id: str
+    job_id: str
+    group: str
+    consumer: str
+    deliveries: int
+    attempts: int
+    enqueued_at: datetime | None
+    died_at: datetime | None
+    fields: tuple[tuple[bytes, bytes], ...]
+
+    @property
+    def payload(self) -> bytes | None:
+        """The encoded payload (field ``job``), or None if there is none."""
+        return next((value for name, value in self.fields if name == b"job"), None)
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """An entry that could not be dead-lettered. It stays pending and is tried again by the next reclaim."""
+
+    entry_id: str
+    reason: str
+    error: str
+
+
+class Reclaimed(NamedTuple, Generic[T]):
+    """Answer of `reclaim`: unpacks into ``claimed, dead, missing``.
+
+    Attributes:
+        claimed: Jobs that are this consumer's now, in entry order.
+        dead: Entry IDs that were dead-lettered.
+        missing: Entry IDs whose body was gone; each left a tombstone (reason ``entry_missing``) among the dead letters.
+    """
+
+    claimed: list[Job[T]]
+    dead: list[str]
+    missing: list[str]
+
+
+class ReclaimResult(Reclaimed[T]):
+    """A `Reclaimed` that also names what failed.
+
+    Attributes:
+        failed: Entries that could not be dead-lettered, with the reason; they stay pending.
+    """
+
+    failed: list[Failed]
+
+    def __new__(
+        cls, claimed: list[Job[T]], dead: list[str], missing: list[str], failed: list[Failed]
+    ) -> ReclaimResult[T]:
+        self = super().__new__(cls, claimed, dead, missing)
+        self.failed = failed
+        return self
+
+
+class GroupSnapshot(msgspec.Struct, frozen=True):
+    """One consumer group at one moment.
+
+    Attributes:
+        name: Of the group.
+        ready: Entries the group has not read.
+        exact: False when `ready` was counted to a bound and there are more.
+        pending: Entries read and not settled.
+        consumers: Consumers known to the server, dead ones included.
+        done: Jobs acknowledged since the stream was made.
+        retried: Attempts that were followed by another.
+        dead: Jobs dead-lettered by this group since the stream was made.
+    """
+
+    name: str
+    ready: int
+    exact: bool
+    pending: int
+    consumers: int
+    done: int
+    retried: int
+    dead: int
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A stream at one moment, as `inspect` sees it.
+
+    Attributes:
+        name: Of the stream.
+        deployment: Its namespace, or None.
+        ready: Entries not read, summed over the groups; all entries when there is no group yet.
+        pending: Entries read and not settled, summed over the groups.
+        scheduled: Jobs that wait for their time.
+        dead: Dead letters.
+        length: Entries in the stream.
+        groups: Each group, by name.
+    """
+
+    name: str
+    deployment: str | None
+    ready: int
+    pending: int
+    scheduled: int
+    dead: int
+    length: int
+    groups: dict[str, GroupSnapshot]
+
+
+class Retry(Exception):  # noqa: N818  # a word a handler says, no error
+    """Raise it in a handler to try the job again; counts as an attempt.
+
+    Args:
+        reason: Kept with the job's last errors.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+
+
+class Reject(Exception):  # noqa: N818  # a word a handler says, no error
+    """Raise it in a handler to dead-letter the job now, with reason ``rejected``.
+
+    Args:
+        reason: Kept in the dead letter.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+
+
+Payload = Any

@@ -1,0 +1,58 @@
+"""Makes ``streamq/stream_async.py`` from ``streamq/stream.py``, so that the two facades cannot differ.
+
+Run ``python tests/parity.py`` after a change of the first; ``tests/test_parity.py`` fails until you do.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "streamq"
+SOURCE = PACKAGE / "stream.py"
+TARGET = PACKAGE / "stream_async.py"
+
+# Each must be used: a substitution that no longer matches is a mistake, not a no-op.
+SUBSTITUTIONS = (
+    (r'^"""The blocking facade\..*?"""', '"""The asyncio facade. Made from ``stream.py`` by ``tests/parity.py``: do not edit."""'),
+    (r"A stream of jobs on one server, for one consumer group\.", "A stream of jobs on one server, for one consumer group, with asyncio."),
+    (
+        r"Threads may share one\. After a fork the child makes connections of its own\.",
+        "Tasks of one event loop may share one; call `aclose` before the loop ends. After a fork the child makes connections\n    of its own.",
+    ),
+    (r"from collections\.abc import Callable, Iterable", "from collections.abc import Awaitable, Callable, Iterable"),
+    (r"\bclass Stream\(", "class AsyncStream("),
+    (r"\bclass DeadLetters\(", "class AsyncDeadLetters("),
+    (r"= DeadLetters\(", "= AsyncDeadLetters("),
+    (r"`Stream\.dead_letters`", "`AsyncStream.dead_letters`"),
+    (r"_settings\.blocking\(\)", "_settings.asynchronous()"),
+    (r"def __enter__", "async def __aenter__"),
+    (r"def __exit__", "async def __aexit__"),
+    (r"self\.close\(\)", "await self.aclose()"),
+    (r"def close\(", "async def aclose("),
+    (r"self\._driver\.close\(\)", "await self._driver.aclose()"),
+    (r"    def (add|add_many|read|reclaim|ack|commit|retry|reject|release|once|inspect|_prepare|_run|list)\(", r"    async def \1("),
+    (r"(?<!def )self\._(run|prepare)\((?=[a-z)])", r"await self._\1("),
+    (r"return self\._driver\.run\(plan\)", "return await self._driver.run(plan)"),
+    (r"return self\._run\(\n", "return await self._run(\n"),
+    (r"run: Callable\[\[Plan\[Any\]\], Any\]", "run: Callable[[Plan[Any]], Awaitable[Any]]"),
+)
+
+
+def made() -> str:
+    """The asyncio facade, from the blocking one.
+
+    Raises:
+        ValueError: A substitution is not used any more.
+    """
+    text = SOURCE.read_text("utf-8")
+    for pattern, replacement in SUBSTITUTIONS:
+        text, times = re.subn(pattern, replacement, text, flags=re.MULTILINE | re.DOTALL)
+        if times == 0:
+            raise ValueError(f"substitution {pattern!r} matches nothing")
+    # An overload's stub stays a plain def: an async one would promise a coroutine of a coroutine only if awaited.
+    return text
+
+
+if __name__ == "__main__":
+    TARGET.write_text(made(), "utf-8")
