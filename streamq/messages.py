@@ -117,6 +117,11 @@ class Job(Generic[T]):
         return self._effects
 
     @property
+    def has_effects(self) -> bool:
+        """Whether any effect was noted."""
+        return bool(self._effects)
+
+    @property
     def enqueued_at(self) -> datetime:
         """When the job was first added, by the server's clock."""
         return datetime.fromtimestamp(self._enqueued_ms / 1000, UTC)

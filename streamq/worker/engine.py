@@ -1,0 +1,386 @@
+"""The worker's loop: what is read, what is reclaimed, what runs alone, and how it ends.
+
+A reclaimed job that was started before may be what killed its process. So it runs alone: nothing is read while such
+*suspects* are held, and one starts only when nothing else runs and all outcomes are settled. Its start is counted
+immediately before its handler; waiting here costs it nothing. So no job pays for another's crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import re
+import secrets
+import signal
+import socket
+import threading
+from collections import deque
+from collections.abc import Awaitable
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from streamq._flows import intake
+from streamq._ops import lease, settle
+from streamq._ops import read as reading
+from streamq._requests import Plan
+from streamq._scripts import Fence, Held
+from streamq.backoff import to_ms
+from streamq.errors import ConfigurationError, ConnectionLostError, StreamqError
+from streamq.messages import Job
+from streamq.stream import Stream
+from streamq.stream_async import AsyncStream
+from streamq.worker import maintenance
+from streamq.worker.dispatch import Dispatcher, End, Handler, Outcome
+from streamq.worker.heartbeat import Heartbeat
+from streamq.worker.settle import RETRY_PAUSE, Settler
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+SUSPECTS = 8
+"""Most suspects held at once. They run one by one, so more of them would wait here while other workers could run them."""
+
+MAX_CONCURRENCY = 1_000
+
+_log = logging.getLogger("streamq.worker")
+
+
+class Worker(Generic[T]):
+    """Runs a handler for every job of a stream until it is stopped.
+
+    What a handler does decides what becomes of its job: returning commits it with its effects (the value is kept as its
+    result if it is not None), raising `Reject` dead-letters it, raising anything else retries it.
+
+    Args:
+        stream: The stream; its settings are used, for connections of the worker's own.
+        handler: ``handler(payload)`` or ``handler(payload, job)``. An ``async def`` runs in the event loop, a ``def`` in
+            a thread.
+        concurrency: Most handlers at once, 1 to 1,000. Nothing is read that cannot start at once.
+        drain: Seconds that running handlers get to end when the worker stops. What is left then comes back by its lease.
+        block: Longest wait of one read in seconds, at most 4; also bounds how long `stop` takes to be noticed.
+
+    Raises:
+        ConfigurationError: An argument is not valid.
+    """
+
+    def __init__(
+        self,
+        stream: Stream[T] | AsyncStream[T],
+        handler: Handler[T],
+        *,
+        concurrency: int = 10,
+        drain: float | timedelta = 25.0,
+        block: float | timedelta = 1.0,
+    ) -> None:
+        if isinstance(concurrency, bool) or not 1 <= concurrency <= MAX_CONCURRENCY:
+            raise ConfigurationError(f"concurrency must be from 1 to {MAX_CONCURRENCY:,}, not {concurrency!r}")
+        self._spec = stream._spec  # noqa: SLF001  # a worker is part of the stream's own package
+        self._settings = stream._settings  # noqa: SLF001
+        self._concurrency = concurrency
+        self._drain_s = to_ms(drain, "drain") / 1000
+        self._block_ms = to_ms(block, "block", least_ms=10, most_ms=reading.BLOCK_SLICE_MS)
+        self._dispatcher = Dispatcher(handler, concurrency)
+        self.consumer = _consumer_name()
+        self._stopping = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._held: dict[str, Job[T]] = {}
+        self._starting: set[str] = set()
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._suspects: deque[Job[T]] = deque()
+        self._slot_free = asyncio.Event()
+        self._next_tick = 0.0
+        self._page_cut_short = False
+        self._lost_reclaim = False
+
+    def run(self) -> None:
+        """Run until SIGTERM or SIGINT (in the main thread), or `stop`. A second signal ends it at once.
+
+        When this returns, every job is settled, released, or comes back by its lease.
+
+        Raises:
+            ConfigurationError: The stream cannot be used: wrong type of key, no permission, server too old.
+        """
+        asyncio.run(self._run_with_signals())
+
+    def stop(self) -> None:
+        """Stop reading, let running handlers end, then return from `run`. May be called from any thread, more than once."""
+        loop = self._loop
+        if loop is None:
+            self._stopping.set()
+        else:
+            loop.call_soon_threadsafe(self._stopping.set)
+
+    async def _run_with_signals(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # asyncio.run made one
+        if threading.current_thread() is threading.main_thread():
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._on_signal, task)
+        await self.run_async()
+
+    def _on_signal(self, task: asyncio.Task[Any]) -> None:
+        if self._stopping.is_set():
+            _log.warning("second signal: stopping at once; what runs comes back by its lease")
+            task.cancel()
+        else:
+            _log.info("signal received: stopping")
+            self._stopping.set()
+
+    async def run_async(self) -> None:
+        """Run in the current event loop until `stop`; see `run`. Handles no signals."""
+        self._loop = asyncio.get_running_loop()
+        main = self._settings.named(f"streamq-{self.consumer}").asynchronous()
+        beat = Heartbeat(
+            self._spec, self.consumer, self._settings.blocking(), held=self._renewable, lost=self._found_lost
+        )
+        self._driver = main
+        self._settler = Settler(self._spec, self.consumer, main, self._on_settled)
+        settling = asyncio.create_task(self._settler.run(), name="streamq-settle")
+        try:
+            await self._until_reached(reading.prepare)
+            beat.start()
+            _log.info("worker %s reads stream %s", self.consumer, self._spec.keys.name)
+            try:
+                await _first_of(self._consume(), settling)
+                await _first_of(self._finish(), settling)
+            finally:
+                beat.stop()
+        finally:
+            settling.cancel()
+            for task in self._running.values():
+                task.cancel()
+            await asyncio.gather(settling, *self._running.values(), return_exceptions=True)
+            self._dispatcher.close()
+            await main.aclose()
+            _log.info("worker %s has stopped", self.consumer)
+
+    # What comes in
+
+    async def _consume(self) -> None:
+        failures = 0
+        lost_read = False
+        while not self._stopping.is_set():
+            try:
+                if lost_read:
+                    await self._recover()
+                    lost_read = False
+                await self._step()
+                failures = 0
+            except ConfigurationError as error:
+                # The key's type or a permission changed under us: not worth more than a try a second.
+                _log.error("stream %s cannot be read: %s", self._spec.keys.name, error)  # noqa: TRY400  # ours says it all
+                await self._pause(1.0)
+            except StreamqError as error:
+                failures += 1
+                lost_read = True
+                _log.warning("stream %s cannot be read (%d in a row): %s", self._spec.keys.name, failures, error)
+                await self._pause(RETRY_PAUSE.delay_ms(failures, random.random()) / 1000)  # noqa: S311  # jitter
+
+    async def _step(self) -> None:
+        if self._suspects:
+            await self._run_alone(self._suspects.popleft())
+            return
+        free = self._concurrency - len(self._running)
+        if free == 0:
+            self._slot_free.clear()
+            await self._or_stop(self._slot_free.wait())
+            return
+        if self._now() >= self._next_tick:
+            await self._reclaim(free)
+            return
+        wait_ms = min(self._block_ms, max(round((self._next_tick - self._now()) * 1000), 1))
+        for job in await self._driver.run(intake.read(self._spec, self.consumer, count=free, block_ms=wait_ms)):
+            self._take(job)
+
+    async def _recover(self) -> None:
+        """Take up what a request without reply left with us.
+
+        A read has charged its jobs one delivery, so they start like any new job. What a reclaim claimed is not charged yet,
+        and one with more deliveries can only come from a reclaim.
+        """
+        jobs = await self._driver.run(intake.recover(self._spec, self.consumer, frozenset(self._held)))
+        for job in jobs:
+            self._held[job.entry_id] = job
+            if self._lost_reclaim or job.deliveries != 1:
+                self._suspects.append(job)
+            else:
+                self._take(job)
+        self._lost_reclaim = False
+
+    async def _reclaim(self, free: int) -> None:
+        tick = maintenance.tick_ms(self._spec.options.lease_ms) / 1000
+        self._next_tick = self._now() + tick * random.uniform(0.75, 1.25)  # noqa: S311  # jitter: fleets must not march in step
+        count = min(free, SUSPECTS)
+        plan = maintenance.reclaim(
+            self._spec, self.consumer, count=count, exclude=list(self._held), has_token=self._page_cut_short
+        )
+        self._page_cut_short = False
+        self._lost_reclaim = True
+        answer = await self._driver.run(plan)
+        self._lost_reclaim = False
+        if answer is None:
+            return
+        if len(answer.claimed) + len(answer.dead) >= count:
+            self._page_cut_short = True  # there may be more: go on as soon as these have run
+            self._next_tick = 0.0
+        for job in answer.claimed:
+            self._held[job.entry_id] = job
+        self._suspects.extend(job for job in answer.claimed if job.deliveries > 0)
+        for job in answer.claimed:
+            if job.deliveries == 0:  # given back before it was ever started: no suspect
+                await self._start(job)
+
+    async def _run_alone(self, job: Job[T]) -> None:
+        while self._running and not self._stopping.is_set():
+            self._slot_free.clear()
+            await self._or_stop(self._slot_free.wait())
+        await self._or_stop(self._settler.flushed())
+        if job.lease_lost:
+            self._held.pop(job.entry_id, None)
+        elif self._stopping.is_set():
+            self._suspects.appendleft(job)
+        elif (task := await self._start(job)) is not None:
+            await self._or_stop(asyncio.wait([task]))
+            await self._or_stop(self._settler.flushed())
+
+    async def _start(self, job: Job[T]) -> asyncio.Task[None] | None:
+        """Count the start of a reclaimed job, then run it; None if it is not ours any more."""
+        self._starting.add(job.entry_id)
+        target = Held(job.entry_id, job.deliveries + 1)
+        try:
+            mine = await self._driver.run(lease.start(self._spec, self.consumer, target))
+        except StreamqError:
+            self._suspects.appendleft(job)  # it may have counted; it names its target, so it is simply asked again
+            raise
+        self._starting.discard(job.entry_id)
+        if not mine:
+            self._held.pop(job.entry_id, None)
+            return None
+        job.deliveries += 1
+        return self._take(job)
+
+    # What runs
+
+    def _take(self, job: Job[T]) -> asyncio.Task[None]:
+        self._held[job.entry_id] = job
+        task = asyncio.create_task(self._work(job), name=f"streamq-job-{job.entry_id}")
+        self._running[job.entry_id] = task
+        return task
+
+    async def _work(self, job: Job[T]) -> None:
+        try:
+            outcome = await self._dispatcher.run(job)
+        finally:
+            self._running.pop(job.entry_id, None)
+            self._slot_free.set()
+        if job.lease_lost:
+            self._held.pop(job.entry_id, None)
+            _log.warning("job %s (entry %s): lease lost; its outcome was dropped", job.id, job.entry_id)
+        else:
+            self._settler.put(outcome)
+
+    def _on_settled(self, outcome: Outcome[T]) -> None:
+        self._held.pop(outcome.job.entry_id, None)
+
+    # Leases; called in the heartbeat's thread
+
+    def _renewable(self) -> list[Held]:
+        return [Held(j.entry_id, j.deliveries) for j in list(self._held.values()) if j.entry_id not in self._starting]
+
+    def _found_lost(self, held: Held, fence: Fence) -> None:
+        job = self._held.get(held.entry_id)
+        # Settled or started while the beat was under way: what it saw is not what is.
+        if job is None or job.deliveries != held.count or held.entry_id in self._starting or self._loop is None:
+            return
+        if fence is Fence.GONE and held.entry_id not in self._running:
+            return  # being settled right now
+        job.lease_lost = True
+        _log.warning("job %s (entry %s): lease lost (%s)", job.id, job.entry_id, fence.name.lower())
+        self._loop.call_soon_threadsafe(self._cancel, held.entry_id)
+
+    def _cancel(self, entry_id: str) -> None:
+        task = self._running.get(entry_id)
+        if task is not None:
+            task.cancel()
+
+    # The end
+
+    async def _finish(self) -> None:
+        """Give back what has not started, let the rest end, settle it."""
+        if self._suspects:
+            await self._release(list(self._suspects))
+            self._suspects.clear()
+        if self._running:
+            await asyncio.wait(list(self._running.values()), timeout=self._drain_s)
+        for task in list(self._running.values()):
+            task.cancel()  # an async handler is released; a thread cannot be stopped: its job comes back by its lease
+        if self._running:
+            await asyncio.wait(list(self._running.values()), timeout=1.0)
+        try:
+            await asyncio.wait_for(self._settler.flushed(), timeout=max(self._drain_s, 1.0))
+        except TimeoutError:
+            _log.error("some outcomes could not be settled before the end; their jobs come back by their leases")
+
+    async def _release(self, jobs: list[Job[T]]) -> None:
+        try:
+            await self._driver.run(settle.release(self._spec, jobs, charged=False))
+        except StreamqError as error:
+            _log.warning("%d jobs were not released, their leases bring them back: %s", len(jobs), error)
+
+    # Small things
+
+    async def _until_reached(self, plan: Any) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._driver.run(plan(self._spec))
+            except ConnectionLostError as error:
+                failures += 1
+                _log.warning("%s", error)
+                await self._pause(RETRY_PAUSE.delay_ms(failures, random.random()) / 1000)  # noqa: S311  # jitter
+                if self._stopping.is_set():
+                    return
+            else:
+                return
+
+    async def _or_stop(self, wait: Awaitable[Any]) -> None:
+        await _any_of(wait, self._stopping.wait())
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def _any_of(*waits: Awaitable[Any]) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _first_of(work: Awaitable[Any], background: asyncio.Task[None]) -> None:
+    """Await `work`; if the background role ends first, which it never should, end loudly with its error."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task, background], return_when=asyncio.FIRST_COMPLETED)
+        if background.done():
+            await background
+            raise RuntimeError("a background role of the worker ended by itself")
+        await task
+    finally:
+        task.cancel()
+
+
+def _consumer_name() -> str:
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:80]
+    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -1,0 +1,83 @@
+"""Renews the leases of everything this process holds, from a thread and a connection of its own.
+
+So a handler that blocks the event loop, or the loop's own trouble, does not cost a healthy job its lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from streamq._drivers.blocking import BlockingDriver
+from streamq._ops import lease
+from streamq._scripts import Fence, Held
+from streamq._spec import Spec
+from streamq.errors import StreamqError
+
+T = TypeVar("T")
+
+RENEWALS_PER_LEASE = 3
+"""One may be lost, and one late, before the lease runs out."""
+
+_log = logging.getLogger("streamq.worker")
+
+
+class Heartbeat:
+    """A thread that renews leases until it is stopped.
+
+    Args:
+        spec: The stream.
+        consumer: Whose deliveries they are.
+        driver: A connection for this thread alone.
+        held: What to renew, asked at each beat; called in the thread.
+        lost: Told what was found lost, with the count it was asked for; called in the thread.
+    """
+
+    def __init__(
+        self,
+        spec: Spec[T],
+        consumer: str,
+        driver: BlockingDriver,
+        *,
+        held: Callable[[], list[Held]],
+        lost: Callable[[Held, Fence], None],
+    ) -> None:
+        self._spec = spec
+        self._consumer = consumer
+        self._driver = driver
+        self._held = held
+        self._lost = lost
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="streamq-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for a beat under way."""
+        self._stop.set()
+        self._thread.join()
+        self._driver.close()
+
+    def _run(self) -> None:
+        pause = self._spec.options.lease_ms / 1000 / RENEWALS_PER_LEASE
+        while not self._stop.wait(pause):
+            try:
+                self._beat()
+            except StreamqError as error:
+                # Not the jobs' fault: they go on, the fence protects their end, and the next beat tries again.
+                _log.warning("leases of stream %s were not renewed: %s", self._spec.keys.name, error)
+            except Exception:
+                _log.exception("heartbeat of stream %s failed; going on", self._spec.keys.name)
+
+    def _beat(self) -> None:
+        held = self._held()
+        if not held:
+            return
+        found = self._driver.run(lease.renew(self._spec, self._consumer, held))
+        for item in held:
+            if found[item.entry_id] is not Fence.MINE:
+                self._lost(item, found[item.entry_id])

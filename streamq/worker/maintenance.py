@@ -1,0 +1,51 @@
+"""One worker per tick takes over what dead ones left. A token per tick, not an office: nothing is held, nothing to recover."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from streamq._flows import intake
+from streamq._requests import Command, Plan, ask
+from streamq._spec import Spec
+from streamq.messages import ReclaimResult
+
+T = TypeVar("T")
+
+LONGEST_TICK_MS = 2_000
+"""So that a dead worker's jobs wait little longer than their lease, however long that is."""
+
+
+def tick_ms(lease_ms: int) -> int:
+    """Time between two passes of the fleet."""
+    return max(min(lease_ms // 4, LONGEST_TICK_MS), 10)
+
+
+def reclaim(
+    spec: Spec[T], consumer: str, *, count: int, exclude: Iterable[str], has_token: bool
+) -> Plan[ReclaimResult[T] | None]:
+    """Reclaim a page if this tick's token is free; None if another worker has it.
+
+    Claims without charging: the worker counts the start itself.
+
+    Args:
+        spec: The stream.
+        consumer: Who takes them.
+        count: Most jobs.
+        exclude: Entry IDs that this process holds.
+        has_token: Whether to go on without asking, after a page that was cut short.
+    """
+    if not has_token:
+        key = spec.keys.tick(f"reclaim:{spec.options.group}")
+        tick = tick_ms(spec.options.lease_ms)
+        if not (yield from ask(Command(("SET", key, consumer, "NX", "PX", tick), (key,), _is_set))):
+            return None
+    return (
+        yield from intake.reclaim(
+            spec, consumer, count=count, min_idle_ms=None, raise_count=False, exclude=exclude
+        )
+    )
+
+
+def _is_set(reply: Any) -> bool:
+    return reply is not None

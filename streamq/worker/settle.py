@@ -1,0 +1,155 @@
+"""Settles outcomes in batches, and keeps at it until the server has taken them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from streamq._drivers.asynchronous import AsyncDriver
+from streamq._flows import outcome as flows
+from streamq._ops import settle as verbs
+from streamq._requests import Plan
+from streamq._scripts import Fence
+from streamq._spec import Spec
+from streamq.backoff import Backoff
+from streamq.errors import ConnectionLostError, EffectError, LeaseLostError, StreamqError
+from streamq.worker.dispatch import End, Outcome
+
+T = TypeVar("T")
+
+RETRY_PAUSE = Backoff.exponential(0.1, cap=1, limit=None, jitter=0.2)
+"""Between tries to reach the server: quick after a blip, once a second in an outage."""
+
+_log = logging.getLogger("streamq.worker")
+
+
+class Settler(Generic[T]):
+    """Takes outcomes and settles them; one batch at a time.
+
+    Args:
+        spec: The stream.
+        consumer: Whose deliveries they are.
+        driver: To run the plans.
+        settled: Told each outcome that is over, one way or the other.
+    """
+
+    def __init__(
+        self, spec: Spec[T], consumer: str, driver: AsyncDriver, settled: Callable[[Outcome[T]], None]
+    ) -> None:
+        self._spec = spec
+        self._consumer = consumer
+        self._driver = driver
+        self._settled = settled
+        self._waiting: list[Outcome[T]] = []
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._failures = 0
+
+    def put(self, outcome: Outcome[T]) -> None:
+        """Settle `outcome` soon."""
+        self._waiting.append(outcome)
+        self._idle.clear()
+        self._wake.set()
+
+    async def flushed(self) -> None:
+        """Wait until all outcomes are settled."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Settle what comes, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            batch, self._waiting = self._waiting[: verbs.MAX_BATCH], self._waiting[verbs.MAX_BATCH :]
+            left = await self._settle(batch)
+            self._waiting[:0] = left
+            if left:
+                self._failures += 1
+                await asyncio.sleep(RETRY_PAUSE.delay_ms(self._failures) / 1000)
+            else:
+                self._failures = 0
+            if self._waiting:
+                self._wake.set()
+            else:
+                self._idle.set()
+
+    async def _settle(self, batch: list[Outcome[T]]) -> list[Outcome[T]]:
+        """Settle a batch; returns those that could not be, to be tried again."""
+        acks = [o for o in batch if o.end is End.DONE and not o.job.has_effects]
+        commits = [o for o in batch if o.end is End.DONE and o.job.has_effects]
+        left = await self._acknowledge(acks) if acks else []
+        left += await self._commit(commits) if commits else []
+        for outcome in batch:
+            if outcome.end is not End.DONE and not await self._one(outcome, self._plan(outcome)):
+                left.append(outcome)
+        return left
+
+    async def _acknowledge(self, batch: list[Outcome[T]]) -> list[Outcome[T]]:
+        items = [verbs.settled(o.job, o.result) for o in batch]
+        try:
+            found = await self._driver.run(verbs.ack(self._spec, self._consumer, items))
+        except StreamqError as error:
+            self._report(error, batch)
+            return batch
+        for outcome in batch:
+            if found[outcome.job.entry_id] is not Fence.MINE:
+                self._log_lost(outcome, gone=found[outcome.job.entry_id] is Fence.GONE)
+            self._settled(outcome)
+        return []
+
+    async def _commit(self, batch: list[Outcome[T]]) -> list[Outcome[T]]:
+        try:
+            answers = await self._driver.run(verbs.commit_each(self._spec, [(o.job, o.result) for o in batch]))
+        except StreamqError as error:
+            self._report(error, batch)
+            return batch
+        left = []
+        for outcome, answer in zip(batch, answers, strict=True):
+            if answer is None:
+                self._settled(outcome)
+            elif isinstance(answer, LeaseLostError):
+                self._log_lost(outcome, gone=answer.gone)
+                self._settled(outcome)
+            elif not isinstance(answer, EffectError):
+                self._report(answer, [outcome])
+                left.append(outcome)
+            else:  # an effect that cannot be applied is an attempt that failed
+                failed = Outcome(outcome.job, End.FAILED, error=str(answer))
+                if not await self._one(failed, self._plan(failed)):
+                    left.append(failed)
+        return left
+
+    def _plan(self, outcome: Outcome[T]) -> Plan[Any]:
+        job = outcome.job
+        match outcome.end:
+            case End.FAILED:
+                return flows.retry(self._spec, job, outcome.error)
+            case End.REJECTED:
+                return flows.bury(self._spec, job, "rejected", outcome.error, attempts=job.attempt)
+            case _:
+                return verbs.release(self._spec, [job])
+
+    async def _one(self, outcome: Outcome[T], plan: Plan[Any]) -> bool:
+        """Run one outcome's plan; False if it must be tried again."""
+        try:
+            await self._driver.run(plan)
+        except LeaseLostError as error:
+            self._log_lost(outcome, gone=error.gone)
+        except StreamqError as error:
+            self._report(error, [outcome])
+            return False
+        self._settled(outcome)
+        return True
+
+    def _log_lost(self, outcome: Outcome[T], *, gone: bool) -> None:
+        job = outcome.job
+        how = "is not pending any more" if gone else "belongs to another delivery"
+        _log.warning("job %s (entry %s) %s; its outcome was dropped", job.id, job.entry_id, how)
+
+    def _report(self, error: Exception, batch: list[Outcome[T]]) -> None:
+        level = logging.WARNING if isinstance(error, ConnectionLostError) else logging.ERROR
+        first = batch[0].job.entry_id
+        _log.log(level, "%d outcomes (first: entry %s) are not settled yet: %s", len(batch), first, error)
