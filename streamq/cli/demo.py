@@ -1,0 +1,57 @@
+"""``streamq demo``: watch real jobs survive a killed worker."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+import typer
+
+from streamq.cli.output import AsJson, fail, print_json
+
+
+def demo(
+    url: Annotated[
+        str | None,
+        typer.Option("--url", help="Server to run on. [default: an embedded Valkey, nothing to install]", show_default=False),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's keys on the server, to look at.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Deliver 329 real webhooks while workers are killed, and balance the ledger.
+
+    Two worker processes deliver to a local HTTP receiver that answers slowly, with errors, or not at all. One worker is
+    killed with SIGKILL in the middle. Two payloads are poison: one always raises, one kills its process. At the end the
+    ledger is read back from the server. Exit status 0 only if it balances.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from streamq.demo import show
+
+
+    console = Console(stderr=as_json)
+    server = url or embedded_url()
+    found = show.run(server, f"demo-{secrets.token_hex(4)}", console, keep=keep)
+    if as_json:
+        print_json(found)
+    else:
+        table = Table(title="Ledger, read back from the server", show_header=False)
+        table.add_row("jobs added", str(found.jobs))
+        table.add_row("delivered", f"{found.delivered}, receipts {found.receipts} (one each)")
+        table.add_row("dead letters", ", ".join(f"{reason}: {n}" for reason, n in sorted(found.dead.items())) or "none")
+        table.add_row("left", f"ready {found.ready}, pending {found.pending}")
+        table.add_row("lost", str(found.lost))
+        table.add_row("workers that died", str(found.kills))
+        table.add_row("seconds", str(found.seconds))
+        console.print(table)
+    if not found.balanced:
+        fail("the ledger does not balance: " + "; ".join(show.check_figures(found)))
+        raise typer.Exit(1)
+
+
+def embedded_url() -> str:
+    """URL of an embedded server that other processes can use too, as long as this one lives."""
+    from streamq.embedded import start_embedded
+
+    return f"unix://{start_embedded(None)}"

@@ -1,0 +1,59 @@
+"""``streamq inspect``: what is ready, pending, scheduled and dead."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from streamq.cli.output import AsJson, Deployment, Url, print_json, shown
+from streamq.connection import settings_of
+from streamq.messages import Snapshot
+
+
+def inspect(
+    name: Annotated[str | None, typer.Argument(help="Stream to look at; all of them without it.")] = None,
+    url: Url = None,
+    deployment: Deployment = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show streams: what is ready, pending, scheduled and dead, in total and per group. Changes nothing."""
+    from streamq._ops import inspect as looking
+    from streamq.stream import Stream
+
+    if name is not None:
+        names = [name]
+    else:
+        driver = settings_of(url).blocking()
+        names = driver.run(looking.names(deployment))
+        driver.close()
+    snapshots = []
+    for each in names:
+        with Stream(each, redis=url, deployment=deployment) as stream:
+            snapshots.append(stream.inspect())
+    if as_json:
+        print_json(snapshots[0] if name is not None else snapshots)
+    elif snapshots:
+        _table(snapshots)
+    else:
+        typer.echo("no streams" + (f" in deployment {deployment}" if deployment else ""))
+
+
+def _table(snapshots: list[Snapshot]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for title in ("stream", "group"):
+        table.add_column(title)
+    for title in ("ready", "pending", "scheduled", "dead", "done", "retried", "consumers"):
+        table.add_column(title, justify="right")
+    for one in snapshots:
+        table.add_row(shown(one.name), "", f"{one.ready:,}", f"{one.pending:,}", f"{one.scheduled:,}", f"{one.dead:,}")
+        for group in one.groups.values():
+            ready = f"{group.ready:,}" if group.exact else f"≥ {group.ready:,}"
+            table.add_row(
+                "", shown(group.name), ready, f"{group.pending:,}", "", f"{group.dead:,}",
+                f"{group.done:,}", f"{group.retried:,}", f"{group.consumers:,}",
+            )  # fmt: skip
+    Console().print(table)

@@ -1,0 +1,65 @@
+"""One worker process of the demo: delivers webhooks by HTTP.
+
+This is the part to copy: a payload type, a stream, a handler, a worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import urllib.request
+
+from streamq import Backoff, Job, Stream, StreamOptions, Worker
+from streamq.demo.payloads import Webhook
+
+MAX_DELIVERIES = 3
+RETRIES = 3
+
+
+def open_stream(url: str, name: str) -> Stream[Webhook]:
+    """The demo's stream. Its lease is short, so that a killed worker is noticed while you watch."""
+    return Stream(
+        name,
+        Webhook,
+        redis=url,
+        options=StreamOptions(
+            lease=1.5,
+            max_deliveries=MAX_DELIVERIES,
+            retry=Backoff.constant(0, limit=RETRIES),
+            crash_backoff=Backoff.constant(0.2, limit=None),
+        ),
+    )
+
+
+def deliver(webhook: Webhook, job: Job[Webhook], receiver: str) -> None:
+    """POST one webhook. An answer other than 2xx, or none, raises: the job is tried again."""
+    if webhook.poison == "kills":
+        os._exit(9)
+    if webhook.poison == "raises":
+        raise RuntimeError("this webhook cannot be delivered")
+    request = urllib.request.Request(  # noqa: S310  # the receiver's address is ours
+        receiver,
+        data=bytes(webhook.payload),
+        headers={
+            "Content-Type": "application/json",
+            "X-Event": webhook.event,
+            # Calls outside Redis happen at least once; the job ID lets the receiver tell a repeat.
+            "Idempotency-Key": job.id,
+        },
+    )
+    with urllib.request.urlopen(request, timeout=5):  # noqa: S310
+        pass
+    # Commits with the acknowledgement, or not at all: exactly one receipt per webhook.
+    job.effects.hincrby("receipts", job.id, 1)
+
+
+def main(url: str, name: str, receiver: str) -> None:
+    """Work until SIGTERM."""
+    logging.basicConfig(level=logging.CRITICAL)  # the demo's display tells the story
+    with open_stream(url, name) as stream:
+        Worker(stream, lambda webhook, job: deliver(webhook, job, receiver), concurrency=8, block=0.2).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])
