@@ -1,13 +1,13 @@
 """Lets an embedded server live no longer than its owner, the process that asked for it.
 
-A script of the standard library only, run by path in an isolated interpreter, because the owner waits for it. It
-imports nothing of streamq; `streamq.embedded` imports it, for the other side of what is agreed here.
+A script of the standard library only, run by path in an isolated interpreter, because the owner waits for it.
+It imports nothing of streamq; `streamq.embedded` imports it, for the other side of what is agreed here.
 
     python -I -S _watchdog.py OWNER_PID DATA_DIRECTORY RUN_DIRECTORY durable|temporary SERVER
 
-It waits for the lock of the data directory, says so to the owner (`LOCKED` on stdout), starts the server as its
-child, and watches: the owner, by its pid and by stdin, which the owner holds open and never writes to; the server;
-and a socket in the run directory, on which any process may ask whether the owner is still there.
+It waits for the lock of the data directory, says so to the owner (`LOCKED` on stdout), starts the server as
+its child, and watches: the owner, by its pid and by stdin, which the owner holds open and never writes to;
+the server; and a socket in the run directory, on which any process may ask whether the owner is still there.
 
 The lock is held by this process and by the server, through one open file. It is free only when both are gone,
 however they went, so that nobody can start a second server on files that the first still writes.
@@ -44,7 +44,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def recorded(data: Path) -> tuple[str, Path | None]:
-    """Pid and run directory of the server that has, or last had, the data directory; "" and None if unknown."""
+    """Pid and run directory of the server that has, or last had, the data directory; "", None if unknown."""
     try:
         with (data / _LOCK_FILE).open("rb") as file:
             status = os.fstat(file.fileno())
@@ -95,22 +95,31 @@ def main(owner: int, data: Path, run: Path, binary: str, *, durable: bool) -> No
     try:
         if _acquired(lock, owner):
             os.write(1, LOCKED)
-            command = [binary, "--dir", str(data), "--unixsocket", str(run / SERVER_SOCKET), "--unixsocketperm", "700"]
-            command += ["--port", "0", "--loglevel", "warning", "--save", "", "--appendonly", "no"]
-            if durable:
-                command[-1] = "yes"
-            _serve(owner, lock, run, command)
+            _serve(owner, lock, run, _command(binary, data, run, durable=durable))
     finally:
         if run != data or not durable:
-            from shutil import rmtree  # noqa: PLC0415 - the owner need not wait for this import
+            from shutil import rmtree
 
             rmtree(run, ignore_errors=True)
             if not durable:
                 rmtree(data, ignore_errors=True)
 
 
+def _command(binary: str, data: Path, run: Path, *, durable: bool) -> list[str]:
+    options = {
+        "dir": data,
+        "unixsocket": run / SERVER_SOCKET,
+        "unixsocketperm": "700",
+        "port": "0",
+        "loglevel": "warning",
+        "save": "",
+        "appendonly": "yes" if durable else "no",
+    }
+    return [binary, *(str(word) for name, value in options.items() for word in (f"--{name}", value))]
+
+
 def _set_signals() -> None:
-    # What the owner ignores or blocks would be inherited, by the server as well, which could not be asked to end.
+    # What the owner ignores or blocks is inherited, by the server as well, which then could not be asked to end.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Ctrl-C and a closed terminal are the owner's affair. It may want to finish its work, with the server.
@@ -142,7 +151,7 @@ def _acquired(lock: int, owner: int) -> bool:
 
 def _serve(owner: int, lock: int, run: Path, command: list[str]) -> None:
     address = run / _OWNER_SOCKET
-    address.unlink(missing_ok=True)  # left by a watchdog that was killed; with the lock, none but us can be there
+    address.unlink(missing_ok=True)  # of a watchdog that was killed: we have the lock, so none is alive
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(address))
         listener.listen()
@@ -161,7 +170,7 @@ def _serve(owner: int, lock: int, run: Path, command: list[str]) -> None:
 def _started(lock: int, command: list[str]) -> int:
     prctl = None
     if sys.platform == "linux":
-        from ctypes import CDLL  # noqa: PLC0415 - of use on Linux only
+        from ctypes import CDLL
 
         prctl = CDLL(None).prctl
     watchdog = os.getpid()
@@ -171,8 +180,8 @@ def _started(lock: int, command: list[str]) -> int:
     try:
         os.setpgid(0, 0)  # to be killed with its own children, which rewrite its files and hold the lock
         if prctl is not None:
-            # If this watchdog is killed, the server ends, too. Not by SIGKILL, which on a slow disk would lose up
-            # to two seconds of acknowledged writes. Nothing is in a hurry: the next server waits for the lock.
+            # If this watchdog is killed, the server ends, too. Not by SIGKILL, which on a slow disk would lose
+            # up to two seconds of acknowledged writes. There is no hurry: the next server waits for the lock.
             prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() == watchdog:
             os.set_inheritable(lock, True)  # noqa: FBT003 - positional only

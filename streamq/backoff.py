@@ -29,7 +29,9 @@ def to_ms(value: float | timedelta, what: str, *, least_ms: int = 0, most_ms: in
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{what} must be seconds or a timedelta, not {type(value).__name__}")
     if not math.isfinite(value) or not least_ms <= value * 1000 <= most_ms:
-        raise ConfigurationError(f"{what} must be from {least_ms / 1000:g} to {most_ms / 1000:g} seconds, not {value!r}")
+        raise ConfigurationError(
+            f"{what} must be from {least_ms / 1000:g} to {most_ms / 1000:g} seconds, not {value!r}"
+        )
     return round(value * 1000)
 
 
@@ -54,7 +56,9 @@ class Backoff:
     def __post_init__(self) -> None:
         if not self.delays_ms:
             raise ConfigurationError("a backoff needs at least one delay")
-        if self.limit is not None and (isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 0):
+        if self.limit is not None and (
+            isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 0
+        ):
             raise ConfigurationError(f"limit must be a whole number of retries >= 0, or None, not {self.limit!r}")
         if not 0 <= self.jitter <= 1:
             raise ConfigurationError(f"jitter must be from 0 to 1, not {self.jitter!r}")
@@ -90,7 +94,9 @@ class Backoff:
         return cls(delays_ms=(to_ms(delay, "delay"),), limit=limit, jitter=jitter)
 
     @classmethod
-    def schedule(cls, delays: list[float | timedelta] | tuple[float | timedelta, ...], *, jitter: float = 0.0) -> Backoff:
+    def schedule(
+        cls, delays: list[float | timedelta] | tuple[float | timedelta, ...], *, jitter: float = 0.0
+    ) -> Backoff:
         """One retry after each of `delays`, in seconds or as timedelta; then no more."""
         return cls(delays_ms=tuple(to_ms(d, "delay") for d in delays), limit=len(delays), jitter=jitter)
 

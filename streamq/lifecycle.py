@@ -30,7 +30,13 @@ class Step(NamedTuple):
 
 
 STEPS: tuple[Step, ...] = (
-    Step("add", None, State.READY, "XADD, or add.lua with a job ID", "the job is there or not; the caller's error says unknown"),
+    Step(
+        "add",
+        None,
+        State.READY,
+        "XADD, or add.lua with a job ID",
+        "the job is there or not; the caller's error says unknown",
+    ),
     Step("read", State.READY, State.PENDING, "XREADGROUP", "reclaim, when the lease has run out"),
     Step("claim ID", State.PENDING, State.PENDING, "claim_id.lua", "the entry's next owner takes the ID over"),
     Step("renew", State.PENDING, State.PENDING, "renew.lua", "the lease runs out; reclaim"),
@@ -40,6 +46,18 @@ STEPS: tuple[Step, ...] = (
     Step("commit", State.PENDING, State.DONE, "commit.lua", "reclaim; no effect was applied"),
     Step("retry", State.PENDING, State.READY, "retry.lua", "reclaim; the attempt was not counted"),
     Step("release", State.PENDING, State.PENDING, "release.lua", "reclaim, when the lease has run out"),
-    Step("dead-letter", State.PENDING, State.DEAD, "MULTI, dead_letter.lua per entry, EXEC", "reclaim; then dead-lettered"),
-    Step("tombstone", State.PENDING, State.DEAD, "reclaim.lua or renew.lua, for an entry without body", "reclaim finds it again"),
+    Step(
+        "dead-letter",
+        State.PENDING,
+        State.DEAD,
+        "MULTI, dead_letter.lua per entry, EXEC",
+        "reclaim; then dead-lettered",
+    ),
+    Step(
+        "tombstone",
+        State.PENDING,
+        State.DEAD,
+        "reclaim.lua or renew.lua, for an entry without body",
+        "reclaim finds it again",
+    ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, Self, TypeVar
 
 import msgspec
 
@@ -179,35 +179,35 @@ class Failed(msgspec.Struct, frozen=True):
     error: str
 
 
-class Reclaimed(NamedTuple, Generic[T]):
-    """Answer of `reclaim`: unpacks into ``claimed, dead, missing``.
+class Reclaimed(tuple[list[Job[T]], list[str], list[str]], Generic[T]):  # noqa: SLOT001  # `failed` needs a place
+    """Answer of `reclaim`. Unpacks into ``claimed, dead, missing``; `failed` stands beside them.
 
     Attributes:
         claimed: Jobs that are this consumer's now, in entry order.
         dead: Entry IDs that were dead-lettered.
         missing: Entry IDs whose body was gone; each left a tombstone (reason ``entry_missing``) among the dead letters.
-    """
-
-    claimed: list[Job[T]]
-    dead: list[str]
-    missing: list[str]
-
-
-class ReclaimResult(Reclaimed[T]):
-    """A `Reclaimed` that also names what failed.
-
-    Attributes:
         failed: Entries that could not be dead-lettered, with the reason; they stay pending.
     """
 
     failed: list[Failed]
 
-    def __new__(
-        cls, claimed: list[Job[T]], dead: list[str], missing: list[str], failed: list[Failed]
-    ) -> ReclaimResult[T]:
-        self = super().__new__(cls, claimed, dead, missing)
+    def __new__(cls, claimed: list[Job[T]], dead: list[str], missing: list[str], failed: list[Failed]) -> Self:
+        """The three lists make the tuple."""
+        self = super().__new__(cls, (claimed, dead, missing))
         self.failed = failed
         return self
+
+    @property
+    def claimed(self) -> list[Job[T]]:  # noqa: D102  # the class says it
+        return self[0]
+
+    @property
+    def dead(self) -> list[str]:  # noqa: D102
+        return self[1]
+
+    @property
+    def missing(self) -> list[str]:  # noqa: D102
+        return self[2]
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True):
@@ -278,6 +278,3 @@ class Reject(Exception):  # noqa: N818  # a word a handler says, no error
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
-
-
-Payload = Any

@@ -58,10 +58,16 @@ class StreamOptions:
             raise ConfigurationError(f"max_deliveries must be a whole number >= 1, not {self.max_deliveries!r}")
         if self.retention not in get_args(Retention):
             raise ConfigurationError(f"retention must be 'delete' or 'keep', not {self.retention!r}")
-        if isinstance(self.max_payload, bool) or not isinstance(self.max_payload, int) or not 1 <= self.max_payload <= 256 << 20:
+        if (
+            isinstance(self.max_payload, bool)
+            or not isinstance(self.max_payload, int)
+            or not 1 <= self.max_payload <= 256 << 20
+        ):
             raise ConfigurationError(f"max_payload must be from 1 byte to 256 MiB, not {self.max_payload!r}")
         if not isinstance(self.retry, Backoff) or not isinstance(self.crash_backoff, Backoff):
-            raise ConfigurationError("retry and crash_backoff must be a Backoff, such as Backoff.exponential(1, limit=10)")
+            raise ConfigurationError(
+                "retry and crash_backoff must be a Backoff, such as Backoff.exponential(1, limit=10)"
+            )
         lease_ms = to_ms(self.lease, "lease", least_ms=10, most_ms=86_400_000)
         ttl_ms = to_ms(self.idempotency_ttl, "idempotency_ttl", least_ms=1)
         object.__setattr__(self, "lease_ms", lease_ms)

@@ -18,7 +18,7 @@ from streamq.backoff import to_ms
 from streamq.effects import Effects
 from streamq.errors import ConfigurationError, LeaseLostError
 from streamq.keys import Keys, check_name
-from streamq.messages import Added, DeadLetter, Job, ReclaimResult, Snapshot
+from streamq.messages import Added, DeadLetter, Job, Reclaimed, Snapshot
 from streamq.options import StreamOptions
 
 T = TypeVar("T")
@@ -147,9 +147,7 @@ class AsyncStream(Generic[T]):
         Round trips: 1 (a first call 2 more; 1 more when a job has a chosen ID). Atomic: yes (XREADGROUP).
         """
         await self._prepare()
-        return await self._run(
-            intake.read(self._spec, _consumer(consumer), count=_count(count), block_ms=_block_ms(block))
-        )
+        return await self._run(intake.read(self._spec, _consumer(consumer), count=_count(count), block_ms=_block_ms(block)))
 
     async def reclaim(
         self,
@@ -158,7 +156,7 @@ class AsyncStream(Generic[T]):
         count: int = 100,
         min_idle: float | timedelta | None = None,
         exclude: Iterable[Job[T]] = (),
-    ) -> ReclaimResult[T]:
+    ) -> Reclaimed[T]:
         """Take over jobs whose lease ran out, and dead-letter those that were started `max_deliveries` times.
 
         For hand-written loops: the call is the start, so each claimed job's delivery count is raised by one. Looks at up

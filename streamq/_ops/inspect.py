@@ -25,7 +25,7 @@ SCANNED = 100_000
 def snapshot(spec: Spec[T]) -> Plan[Snapshot]:
     """The stream now. One write of five requests; more only to count what the server does not know."""
     keys = spec.keys
-    length, groups, dead, scheduled, counters = yield from ask_each(
+    answers: list[Any] = yield from ask_each(
         Pipeline(
             (
                 Command(("XLEN", keys.stream), (keys.stream,), int),
@@ -36,6 +36,7 @@ def snapshot(spec: Spec[T]) -> Plan[Snapshot]:
             )
         )
     )
+    length, groups, dead, scheduled, counters = answers
     if isinstance(groups, ServerError) and groups.code == "ERR":
         groups = []  # no such key: a stream that was never used has no groups
     for answer in (length, groups, dead, scheduled, counters):

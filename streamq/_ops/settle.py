@@ -66,7 +66,7 @@ def commit(spec: Spec[T], job: Job[T], result: Any) -> Plan[None]:
         raise outcome
 
 
-def commit_each(spec: Spec[T], batch: Sequence[tuple[Job[T], bytes]]) -> Plan[list[None | Exception]]:
+def commit_each(spec: Spec[T], batch: Sequence[tuple[Job[T], bytes]]) -> Plan[list[Exception | None]]:
     """Commit jobs, each by itself, in one write; per job None or what went wrong."""
     answers = yield from ask_each(
         Pipeline(
@@ -85,7 +85,7 @@ def commit_each(spec: Spec[T], batch: Sequence[tuple[Job[T], bytes]]) -> Plan[li
     return [_refused(job.entry_id, answer) for (job, _), answer in zip(batch, answers, strict=True)]
 
 
-def _refused(entry_id: str, answer: Fence | EffectError | Exception) -> None | Exception:
+def _refused(entry_id: str, answer: Fence | EffectError | Exception) -> Exception | None:
     if isinstance(answer, Exception):
         return answer
     return None if answer is Fence.MINE else LeaseLostError(entry_id=entry_id, gone=answer is not Fence.LOST)
@@ -107,9 +107,7 @@ def retry(spec: Spec[T], job: Job[T], error: str) -> Plan[Fence]:
     return fence
 
 
-def release(
-    spec: Spec[T], jobs: Sequence[Job[T]], *, charged: bool = True, wait_ms: int = 0
-) -> Plan[list[Fence]]:
+def release(spec: Spec[T], jobs: Sequence[Job[T]], *, charged: bool = True, wait_ms: int = 0) -> Plan[list[Fence]]:
     """Give deliveries back unrun; they can be reclaimed after `wait_ms`. One request; atomic each.
 
     Args:

@@ -10,8 +10,8 @@ import sys
 import typer
 
 from streamq.cli import demo, inspect
-from streamq.errors import StreamqError
 from streamq.cli.output import fail
+from streamq.errors import StreamqError
 
 app = typer.Typer(
     name="streamq",
@@ -34,7 +34,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", help="Show the version and exit.", callback=_version, is_eager=True),
+    version: bool = typer.Option(
+        False, "--version", help="Show the version and exit.", callback=_version, is_eager=True
+    ),
 ) -> None:
     del version
 

@@ -13,7 +13,9 @@ from streamq.cli.output import AsJson, fail, print_json
 def demo(
     url: Annotated[
         str | None,
-        typer.Option("--url", help="Server to run on. [default: an embedded Valkey, nothing to install]", show_default=False),
+        typer.Option(
+            "--url", help="Server to run on. [default: an embedded Valkey, nothing to install]", show_default=False
+        ),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's keys on the server, to look at.")] = False,
     as_json: AsJson = False,
@@ -28,7 +30,6 @@ def demo(
     from rich.table import Table
 
     from streamq.demo import show
-
 
     console = Console(stderr=as_json)
     server = url or embedded_url()

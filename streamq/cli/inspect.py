@@ -29,6 +29,7 @@ def inspect(
         driver.close()
     snapshots = []
     for each in names:
+        stream: Stream[dict[str, object]]
         with Stream(each, redis=url, deployment=deployment) as stream:
             snapshots.append(stream.inspect())
     if as_json:
@@ -51,7 +52,7 @@ def _table(snapshots: list[Snapshot]) -> None:
     for one in snapshots:
         table.add_row(shown(one.name), "", f"{one.ready:,}", f"{one.pending:,}", f"{one.scheduled:,}", f"{one.dead:,}")
         for group in one.groups.values():
-            ready = f"{group.ready:,}" if group.exact else f"≥ {group.ready:,}"
+            ready = f"{group.ready:,}" if group.exact else f">= {group.ready:,}"
             table.add_row(
                 "", shown(group.name), ready, f"{group.pending:,}", "", f"{group.dead:,}",
                 f"{group.done:,}", f"{group.retried:,}", f"{group.consumers:,}",

@@ -20,7 +20,9 @@ Url = Annotated[
         show_default=False,
     ),
 ]
-Deployment = Annotated[str | None, typer.Option("--deployment", envvar="STREAMQ_DEPLOYMENT", help="Namespace of the deployment.")]
+Deployment = Annotated[
+    str | None, typer.Option("--deployment", envvar="STREAMQ_DEPLOYMENT", help="Namespace of the deployment.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 

@@ -96,7 +96,7 @@ def run(url: str, name: str, console: Console, *, keep: bool) -> Ledger:
                 fleet = Fleet([url, name, receiver.url], console)
                 with fleet.running():
                     _watch(stream, fleet, len(webhooks), console, began + LIMIT_S)
-                faults = ", ".join(f"{kind} ×{count}" for kind, count in sorted(receiver.faults.items()))
+                faults = ", ".join(f"{count} times {kind}" for kind, count in sorted(receiver.faults.items()))
             console.print(f"the receiver answered {receiver.calls.total()} calls and misbehaved: {faults}")
             seconds = time.monotonic() - began
             return ledger.read(stream, len(webhooks), EXPECTED_DEAD, seconds, fleet.deaths)
@@ -143,4 +143,3 @@ def check_figures(found: Ledger) -> list[str]:
     if found.ready or found.pending:
         wrong.append(f"{found.ready} ready and {found.pending} pending jobs are left")
     return wrong
-

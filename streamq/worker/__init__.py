@@ -1,10 +1,10 @@
 """Run handlers for the jobs of a stream, one role a module.
 
-    engine        the loop: what is read, what is reclaimed, when to stop
-    dispatch      calls a handler, in a thread or a task, and turns its end into an `Outcome`
-    settle        acknowledges, commits, retries, rejects: in batches, until the server has taken them
-    heartbeat     renews the leases of what this process holds, from a thread of its own
-    maintenance   one worker per tick takes over what dead ones left
+engine        the loop: what is read, what is reclaimed, when to stop
+dispatch      calls a handler, in a thread or a task, and turns its end into an `Outcome`
+settle        acknowledges, commits, retries, rejects: in batches, until the server has taken them
+heartbeat     renews the leases of what this process holds, from a thread of its own
+maintenance   one worker per tick takes over what dead ones left
 """
 
 from __future__ import annotations

@@ -87,7 +87,11 @@ class Dispatcher(Generic[T]):
             return Outcome(job, End.FAILED, error=str(error))
         # The message may quote the payload: it is kept with the job, and does not go to the log.
         kind = type(error).__name__
-        level = logging.ERROR if isinstance(error, JobEncodingError) or not isinstance(error, Exception) else logging.WARNING
+        level = (
+            logging.ERROR
+            if isinstance(error, JobEncodingError) or not isinstance(error, Exception)
+            else logging.WARNING
+        )
         _log.log(level, "job %s (entry %s, attempt %d) failed: %s", job.id, job.entry_id, job.attempt, kind)
         return Outcome(job, End.FAILED, error=f"{kind}: {error}")
 

@@ -24,7 +24,6 @@ from typing import Any, Generic, TypeVar
 from streamq._flows import intake
 from streamq._ops import lease, settle
 from streamq._ops import read as reading
-from streamq._requests import Plan
 from streamq._scripts import Fence, Held
 from streamq.backoff import to_ms
 from streamq.errors import ConfigurationError, ConnectionLostError, StreamqError
@@ -32,7 +31,7 @@ from streamq.messages import Job
 from streamq.stream import Stream
 from streamq.stream_async import AsyncStream
 from streamq.worker import maintenance
-from streamq.worker.dispatch import Dispatcher, End, Handler, Outcome
+from streamq.worker.dispatch import Dispatcher, Handler, Outcome
 from streamq.worker.heartbeat import Heartbeat
 from streamq.worker.settle import RETRY_PAUSE, Settler
 
@@ -171,7 +170,7 @@ class Worker(Generic[T]):
                 failures = 0
             except ConfigurationError as error:
                 # The key's type or a permission changed under us: not worth more than a try a second.
-                _log.error("stream %s cannot be read: %s", self._spec.keys.name, error)  # noqa: TRY400  # ours says it all
+                _log.error("stream %s cannot be read: %s", self._spec.keys.name, error)  # ours says it all
                 await self._pause(1.0)
             except StreamqError as error:
                 failures += 1

@@ -70,7 +70,7 @@ class Heartbeat:
             except StreamqError as error:
                 # Not the jobs' fault: they go on, the fence protects their end, and the next beat tries again.
                 _log.warning("leases of stream %s were not renewed: %s", self._spec.keys.name, error)
-            except Exception:
+            except Exception:  # noqa: BLE001  # a heartbeat must not die of a mistake of ours
                 _log.exception("heartbeat of stream %s failed; going on", self._spec.keys.name)
 
     def _beat(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from streamq._flows import intake
 from streamq._requests import Command, Plan, ask
 from streamq._spec import Spec
-from streamq.messages import ReclaimResult
+from streamq.messages import Reclaimed
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ def tick_ms(lease_ms: int) -> int:
 
 def reclaim(
     spec: Spec[T], consumer: str, *, count: int, exclude: Iterable[str], has_token: bool
-) -> Plan[ReclaimResult[T] | None]:
+) -> Plan[Reclaimed[T] | None]:
     """Reclaim a page if this tick's token is free; None if another worker has it.
 
     Claims without charging: the worker counts the start itself.
@@ -41,9 +41,7 @@ def reclaim(
         if not (yield from ask(Command(("SET", key, consumer, "NX", "PX", tick), (key,), _is_set))):
             return None
     return (
-        yield from intake.reclaim(
-            spec, consumer, count=count, min_idle_ms=None, raise_count=False, exclude=exclude
-        )
+        yield from intake.reclaim(spec, consumer, count=count, min_idle_ms=None, raise_count=False, exclude=exclude)
     )
 
 

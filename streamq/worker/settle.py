@@ -11,7 +11,7 @@ from streamq._drivers.asynchronous import AsyncDriver
 from streamq._flows import outcome as flows
 from streamq._ops import settle as verbs
 from streamq._requests import Plan
-from streamq._scripts import Fence
+from streamq._scripts import MAX_BATCH, Fence
 from streamq._spec import Spec
 from streamq.backoff import Backoff
 from streamq.errors import ConnectionLostError, EffectError, LeaseLostError, StreamqError
@@ -63,7 +63,7 @@ class Settler(Generic[T]):
         while True:
             await self._wake.wait()
             self._wake.clear()
-            batch, self._waiting = self._waiting[: verbs.MAX_BATCH], self._waiting[verbs.MAX_BATCH :]
+            batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
             left = await self._settle(batch)
             self._waiting[:0] = left
             if left:
