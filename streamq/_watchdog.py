@@ -54,15 +54,19 @@ def recorded(data: Path) -> tuple[str, Path | None]:
     pid, _, inode = first.decode(errors="replace").partition(" ")
     # In a copy of a data directory the text speaks of the original's server.
     run = Path(os.fsdecode(path)) if path and inode == str(status.st_ino) else None
-    return pid, run if run in {None, data} or _is_private(run, status.st_uid) else None
+    return pid, run if run == data else private(run, status.st_uid)
 
 
-def _is_private(run: Path | None, uid: int) -> bool:
-    # After a crash, everybody can make a directory of the same name in the machine's temporary directory.
+def private(run: Path | None, uid: int) -> Path | None:
+    """The directory, if it is one of this user or of `uid`.
+
+    Once a server has gone, anybody can make a directory of that name in the machine's temporary directory.
+    """
     with suppress(OSError):
         status = os.lstat(run or "")
-        return S_ISDIR(status.st_mode) and status.st_uid in {os.geteuid(), uid}
-    return False
+        if S_ISDIR(status.st_mode) and status.st_uid in {os.geteuid(), uid}:
+            return run
+    return None
 
 
 def has_owner(run: Path) -> bool:
@@ -119,7 +123,7 @@ def _command(binary: str, data: Path, run: Path, *, durable: bool) -> list[str]:
 
 
 def _set_signals() -> None:
-    # What the owner ignores or blocks is inherited, by the server as well, which then could not be asked to end.
+    # What the owner ignores or blocks is inherited, by the server as well: it could not be asked to end.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Ctrl-C and a closed terminal are the owner's affair. It may want to finish its work, with the server.
@@ -180,8 +184,8 @@ def _started(lock: int, command: list[str]) -> int:
     try:
         os.setpgid(0, 0)  # to be killed with its own children, which rewrite its files and hold the lock
         if prctl is not None:
-            # If this watchdog is killed, the server ends, too. Not by SIGKILL, which on a slow disk would lose
-            # up to two seconds of acknowledged writes. There is no hurry: the next server waits for the lock.
+            # If this watchdog is killed, the server ends, too. Not by SIGKILL: on a slow disk, that would lose
+            # two seconds of acknowledged writes. There is no hurry, for the next server waits for the lock.
             prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() == watchdog:
             os.set_inheritable(lock, True)  # noqa: FBT003 - positional only

@@ -94,7 +94,7 @@ def _run_of(data: Path | None) -> Path:
             return mine.run
         del _state.servers[data]
         mine.stop()
-    run = _state.inherited if data is None else _watchdog.recorded(data)[1]
+    run = _watchdog.recorded(data)[1] if data else _watchdog.private(_state.inherited, os.geteuid())
     if run is not None and _watchdog.has_owner(run) and _is_ready(_ping(run)):
         return run
     server = _launched(data)
@@ -103,7 +103,7 @@ def _run_of(data: Path | None) -> Path:
     except BaseException:
         server.stop()
         raise
-    if server.has_lock():
+    if server.locked:
         server.log.close()
         _state.servers[data] = server
     else:

@@ -28,8 +28,8 @@ R = TypeVar("R")
 class AsyncStream(Generic[T]):
     """A stream of jobs on one server, for one consumer group, with asyncio.
 
-    Tasks of one event loop may share one; call `aclose` before the loop ends. After a fork the child makes connections
-    of its own. Nothing is sent before the first call.
+    Tasks of one event loop may share one; call `aclose` before the loop ends. After a fork the child makes
+    connections of its own. Nothing is sent before the first call.
 
     Args:
         name: Name of the stream: letters, digits, ``.``, ``_``, ``-``, 1 to 128 of them.

@@ -13,12 +13,17 @@ SOURCE = PACKAGE / "stream.py"
 TARGET = PACKAGE / "stream_async.py"
 
 # Each must be used: a substitution that no longer matches is a mistake, not a no-op.
+_PLANS = "add|add_many|read|reclaim|ack|commit|retry|reject|release|once|inspect|_prepare|_run|list"
 SUBSTITUTIONS = (
-    (r'^"""The blocking facade\..*?"""', '"""The asyncio facade. Made from ``stream.py`` by ``tests/parity.py``: do not edit."""'),
-    (r"A stream of jobs on one server, for one consumer group\.", "A stream of jobs on one server, for one consumer group, with asyncio."),
+    (
+        r'^"""The blocking facade\..*?"""',
+        '"""The asyncio facade. Made from ``stream.py`` by ``tests/parity.py``: do not edit."""',
+    ),
+    (r"(server, for one consumer group)\.", r"\1, with asyncio."),
     (
         r"Threads may share one\. After a fork the child makes connections of its own\.",
-        "Tasks of one event loop may share one; call `aclose` before the loop ends. After a fork the child makes connections\n    of its own.",
+        r"Tasks of one event loop may share one; call `aclose` before the loop ends. After a fork the child makes" + "\n"
+        r"    connections of its own.",
     ),
     (r"from collections\.abc import Callable, Iterable", "from collections.abc import Awaitable, Callable, Iterable"),
     (r"\bclass Stream\(", "class AsyncStream("),
@@ -31,7 +36,7 @@ SUBSTITUTIONS = (
     (r"self\.close\(\)", "await self.aclose()"),
     (r"def close\(", "async def aclose("),
     (r"self\._driver\.close\(\)", "await self._driver.aclose()"),
-    (r"    def (add|add_many|read|reclaim|ack|commit|retry|reject|release|once|inspect|_prepare|_run|list)\(", r"    async def \1("),
+    (rf"    def ({_PLANS})\(", r"    async def \1("),
     (r"(?<!def )self\._(run|prepare)\((?=[a-z)])", r"await self._\1("),
     (r"return self\._driver\.run\(plan\)", "return await self._driver.run(plan)"),
     (r"return self\._run\(\n", "return await self._run(\n"),
@@ -50,7 +55,6 @@ def made() -> str:
         text, times = re.subn(pattern, replacement, text, flags=re.MULTILINE | re.DOTALL)
         if times == 0:
             raise ValueError(f"substitution {pattern!r} matches nothing")
-    # An overload's stub stays a plain def: an async one would promise a coroutine of a coroutine only if awaited.
     return text
 
 

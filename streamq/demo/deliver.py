@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import urllib.error
 import urllib.request
 
 from streamq import Backoff, Job, Stream, StreamOptions, Worker
@@ -48,8 +49,11 @@ def deliver(webhook: Webhook, job: Job[Webhook], receiver: str) -> None:
             "Idempotency-Key": job.id,
         },
     )
-    with urllib.request.urlopen(request, timeout=5):  # noqa: S310
-        pass
+    try:
+        urllib.request.urlopen(request, timeout=5).close()  # noqa: S310
+    except urllib.error.HTTPError as answer:
+        answer.close()
+        raise RuntimeError(f"the receiver answered {answer.code}") from None
     # Commits with the acknowledgement, or not at all: exactly one receipt per webhook.
     job.effects.hincrby("receipts", job.id, 1)
 

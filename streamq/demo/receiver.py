@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import zlib
@@ -76,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
         time.sleep(SLOW_S if fault == "slow" else USUAL_S)
         if fault == "reset":
             self.close_connection = True
-            self.connection.close()
+            self.connection.shutdown(socket.SHUT_RDWR)
             return
         self.send_response(500 if fault == "500" else 204)
         self.send_header("Content-Length", "0")
