@@ -52,6 +52,8 @@ def prepare(spec: Spec[T]) -> Plan[None]:
     )
     if isinstance(can, ServerTooOldError):
         raise ServerTooOldError(f"streamq needs Redis 6.2, Valkey, or later: {can}")
+    if isinstance(can, ConfigurationError):
+        raise can  # the user may not run it: better said now than when the first worker has died
     if isinstance(made, ConfigurationError):
         kind = yield from ask(Command(("TYPE", stream), (stream,), text))
         if kind not in {"stream", "none"}:

@@ -52,6 +52,9 @@ class Dispatcher(Generic[T]):
         handler: What to call.
         threads: Threads for a ``def`` handler.
 
+    Attributes:
+        is_async: Whether the handler can be cancelled.
+
     Raises:
         ConfigurationError: The handler takes neither one nor two positional arguments.
     """
@@ -59,7 +62,7 @@ class Dispatcher(Generic[T]):
     def __init__(self, handler: Handler[T], threads: int) -> None:
         self._handler: Callable[..., Any] = handler
         self._with_job = _takes_job(handler)
-        self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004  # an object with an async __call__ is an async handler
         )
         self._threads = _Threads(threads)
@@ -68,7 +71,7 @@ class Dispatcher(Generic[T]):
         """Call the handler. Whatever it raises, even SystemExit, becomes an outcome; cancelling this is our own cancel."""
         arguments = (job.payload, job) if self._with_job else (job.payload,)
         try:
-            if self._is_async:
+            if self.is_async:
                 value = await self._handler(*arguments)
             else:
                 value = await self._threads.call(self._handler, arguments)

@@ -101,7 +101,10 @@ class Worker(Generic[T]):
         Raises:
             ConfigurationError: The stream cannot be used: wrong type of key, no permission, server too old.
         """
-        asyncio.run(self._run_with_signals())
+        try:
+            asyncio.run(self._run_with_signals())
+        except asyncio.CancelledError:
+            return  # by a second signal
 
     def stop(self) -> None:
         """Stop reading, let running handlers end, then return from `run`. May be called from any thread, more than once."""
@@ -129,7 +132,9 @@ class Worker(Generic[T]):
             self._stopping.set()
 
     async def run_async(self) -> None:
-        """Run in the current event loop until `stop`; see `run`. Handles no signals."""
+        """Run in the current event loop until `stop`; see `run`. Handles no signals. A worker runs once."""
+        if self._loop is not None:
+            raise ConfigurationError("this worker has run already; make another one")
         self._loop = asyncio.get_running_loop()
         main = self._settings.named(f"streamq-{self.consumer}").asynchronous()
         beat = Heartbeat(
@@ -302,8 +307,8 @@ class Worker(Generic[T]):
 
     def _cancel(self, entry_id: str) -> None:
         task = self._running.get(entry_id)
-        if task is not None:
-            task.cancel()
+        if task is not None and self._dispatcher.is_async:
+            task.cancel()  # a thread cannot be cancelled: it is told by `lease_lost`, and keeps its slot until it ends
 
     # The end
 
@@ -314,9 +319,10 @@ class Worker(Generic[T]):
             self._suspects.clear()
         if self._running:
             await asyncio.wait(list(self._running.values()), timeout=self._drain_s)
-        for task in list(self._running.values()):
-            task.cancel()  # an async handler is released; a thread cannot be stopped: its job comes back by its lease
-        if self._running:
+        if self._running and self._dispatcher.is_async:
+            # Cancelled and released. A thread cannot be stopped, so its job is left to its lease: it may still be at work.
+            for task in self._running.values():
+                task.cancel()
             await asyncio.wait(list(self._running.values()), timeout=1.0)
         try:
             await asyncio.wait_for(self._settler.flushed(), timeout=max(self._drain_s, 1.0))

@@ -146,7 +146,7 @@ class Settler(Generic[T]):
 
     def _log_lost(self, outcome: Outcome[T], *, gone: bool) -> None:
         job = outcome.job
-        how = "is not pending any more" if gone else "belongs to another delivery"
+        how = "is not pending any more (settled already?)" if gone else "belongs to another delivery"
         _log.warning("job %s (entry %s) %s; its outcome was dropped", job.id, job.entry_id, how)
 
     def _report(self, error: Exception, batch: list[Outcome[T]]) -> None:
