@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, get_origin
 
 import msgspec
 
@@ -69,7 +69,7 @@ class PayloadCodec(Generic[T]):
         max_bytes: Longest encoded payload.
     """
 
-    __slots__ = ("_decoder", "_encoder", "_tag_path", "kind", "max_bytes")
+    __slots__ = ("_decoder", "_encoder", "_tag_path", "_untyped", "kind", "max_bytes")
 
     def __init__(self, kind: type[T], max_bytes: int) -> None:
         self.kind = kind
@@ -81,6 +81,7 @@ class PayloadCodec(Generic[T]):
         except TypeError as error:
             raise ConfigurationError(f"payloads of type {kind!r} cannot be decoded: {error}") from error
         self._tag_path = _tag_path(kind)
+        self._untyped = kind in {Any, object} or (get_origin(kind) or kind) in {dict, list}
 
     def encode(self, payload: T) -> bytes:
         """Payload as it is stored.
@@ -93,13 +94,24 @@ class PayloadCodec(Generic[T]):
             raise JobEncodingError(f"payload has {len(raw):,} bytes, max_payload is {self.max_bytes:,}")
         if self._decoder is not None:
             try:
-                self._decoder.decode(raw)  # what a worker would refuse is refused here, where the cause is
+                back = self._decoder.decode(raw)  # what a worker would refuse is refused here, where the cause is
             except msgspec.DecodeError as error:
                 what, path = _where(error)
                 raise JobEncodingError(
                     f"payload is no {getattr(self.kind, '__name__', self.kind)}: {path}: {what}", path=path
                 ) from None
+            if not self._same(back, payload):
+                raise JobEncodingError(
+                    "payload would not come back as it is: JSON has no NaN, no tuples, no keys but text, no times; "
+                    "use a type that says what they are"
+                )
         return raw
+
+    def _same(self, back: T, payload: T) -> bool:
+        if back == payload:
+            return True
+        # Types without equality are compared by what they hold. A plain dict has it, and must come back equal.
+        return not self._untyped and bool(msgspec.to_builtins(back) == msgspec.to_builtins(payload))
 
     def _encode(self, payload: T) -> bytes:
         if self._decoder is None:

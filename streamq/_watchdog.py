@@ -80,7 +80,8 @@ def exchange(path: Path, request: bytes) -> bytes | None:
         connection.settimeout(_REPLY_S)
         try:
             connection.connect(str(path))
-            connection.sendall(request)
+            if request:  # sending nothing fails, too, when the other side has answered and closed
+                connection.sendall(request)
             return connection.recv(256)
         except (TimeoutError, BlockingIOError):
             return b""

@@ -183,7 +183,7 @@ class Reclaimed(tuple[list[Job[T]], list[str], list[str]], Generic[T]):  # noqa:
     """Answer of `reclaim`. Unpacks into ``claimed, dead, missing``; `failed` stands beside them.
 
     Attributes:
-        claimed: Jobs that are this consumer's now, in entry order.
+        claimed: Jobs that are this consumer's now, in the order they were found.
         dead: Entry IDs that were dead-lettered.
         missing: Entry IDs whose body was gone; each left a tombstone (reason ``entry_missing``) among the dead letters.
         failed: Entries that could not be dead-lettered, with the reason; they stay pending.

@@ -53,6 +53,14 @@ local function denied(effects, probe)
   end
 end
 
+-- A stream whose last ID has the highest time there is may take no more entries.
+local function exhausted(key)
+  local info = redis.call('XINFO', 'STREAM', key)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then return string.sub(info[i + 1], 1, 20) == '18446744073709551615' end
+  end
+end
+
 local function check_effects(effects, probe)
   local kinds = {}
   for i, effect in ipairs(effects) do
@@ -66,6 +74,9 @@ local function check_effects(effects, probe)
     elseif wanted then
       if kind ~= 'none' and kind ~= wanted then
         return i, 'WRONGTYPE: it holds a ' .. kind .. ', ' .. command .. ' needs a ' .. wanted
+      end
+      if command == 'XADD' and kind == 'stream' and not kinds[key] and exhausted(key) then
+        return i, 'the stream has used up its IDs'
       end
       if CREATES[command] then kind = wanted end
     end

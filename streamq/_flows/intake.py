@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from streamq._codec import Malformed, OtherGroups
 from streamq._ops import dead_letter, identity, settle
@@ -14,7 +15,7 @@ from streamq._ops.dead_letter import Letter, Moved
 from streamq._ops.identity import Claim
 from streamq._ops.read import Delivery
 from streamq._requests import Plan
-from streamq._scripts import Held, Settled
+from streamq._scripts import Held, Page, Settled
 from streamq._spec import Spec
 from streamq.errors import StreamqError
 from streamq.messages import Failed, Job, JobIdKind, Reclaimed
@@ -27,16 +28,44 @@ ELSEWHERE_MS = 5_000
 _log = logging.getLogger("streamq")
 
 
+@dataclass(slots=True)
+class Sorted(Generic[T]):
+    """Deliveries by what must become of them."""
+
+    order: list[str]
+    """Entry IDs as they came."""
+    jobs: list[Job[T]] = field(default_factory=list)
+    chosen: list[Job[T]] = field(default_factory=list)
+    """Jobs whose ID must be claimed before they may run."""
+    letters: list[Letter] = field(default_factory=list)
+    others: list[Settled] = field(default_factory=list)
+
+    def ready(self) -> list[Job[T]]:
+        """The jobs that may run, as they came."""
+        if self.chosen:
+            place = {entry_id: at for at, entry_id in enumerate(self.order)}
+            self.jobs.sort(key=lambda job: place[job.entry_id])
+        return self.jobs
+
+
 def read(spec: Spec[T], consumer: str, *, count: int, block_ms: int | None) -> Plan[list[Job[T]]]:
     """Read new jobs. One request; one more if a job has a chosen ID, and one per ten malformed entries."""
     deliveries = yield from read_ops.new(spec, consumer, count=count, block_ms=block_ms)
-    return (yield from sort(spec, consumer, deliveries, Moved()))
+    return (yield from _take_in(spec, consumer, deliveries))
 
 
 def recover(spec: Spec[T], consumer: str, held: frozenset[str]) -> Plan[list[Job[T]]]:
     """Jobs that a lost or abandoned read left with this consumer."""
     deliveries = yield from read_ops.unseen(spec, consumer, held)
-    return (yield from sort(spec, consumer, deliveries, Moved()))
+    return (yield from _take_in(spec, consumer, deliveries))
+
+
+def _take_in(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery]) -> Plan[list[Job[T]]]:
+    found = _sort(spec, consumer, deliveries)
+    moved = Moved()
+    yield from _finish(spec, consumer, found, moved)
+    _report(spec, moved)
+    return found.ready()
 
 
 def reclaim(
@@ -50,7 +79,8 @@ def reclaim(
 ) -> Plan[Reclaimed[T]]:
     """Take over jobs whose lease ran out, and dead-letter those whose deliveries are spent.
 
-    One request, and one per ten dead letters. An error after the first request carries what was done as ``partial``.
+    One request, and one per ten dead letters. An error after the first request carries what was done as ``partial``:
+    counts were raised, so somebody must get those jobs.
     """
     page = yield from reclaim_ops.page(
         spec,
@@ -63,73 +93,74 @@ def reclaim(
     )
     for entry_id in page.missing:
         _log.warning("stream %s: entry %s was pending but its body is gone", spec.keys.name, entry_id)
+    found = _sort(spec, consumer, [Delivery(entry_id, fields, n) for entry_id, n, fields in page.claimed])
+    limit = spec.options.max_deliveries
+    found.letters += [
+        Letter(held, "deliveries", f"started {held.count} times without an end (max_deliveries {limit})")
+        for held in page.spent
+    ]
     moved = Moved(failed=[Failed(i, "entry_missing", "the tombstone could not be written") for i in page.stuck])
-    claimed: list[Job[T]] = []
     try:
-        limit = spec.options.max_deliveries
-        letters = [
-            Letter(held, "deliveries", f"started {held.count} times without an end (max_deliveries {limit})")
-            for held in page.spent
-        ]
-        yield from dead_letter.move(spec, consumer, letters, moved)
-        deliveries = [Delivery(entry_id, fields, deliveries) for entry_id, deliveries, fields in page.claimed]
-        claimed = yield from sort(spec, consumer, deliveries, moved)
+        yield from _finish(spec, consumer, found, moved)
     except StreamqError as error:
-        error.partial = Reclaimed(claimed, moved.dead, page.missing, moved.failed)  # type: ignore[attr-defined]
+        error.partial = _answer(found, moved, page)  # type: ignore[attr-defined]  # documented at Stream.reclaim
         raise
+    _report(spec, moved)
+    return _answer(found, moved, page)
+
+
+def _answer(found: Sorted[T], moved: Moved, page: Page) -> Reclaimed[T]:
+    return Reclaimed(found.ready(), moved.dead, page.missing, moved.failed)
+
+
+def _report(spec: Spec[T], moved: Moved) -> None:
     for failed in moved.failed:
         _log.error("stream %s: entry %s stays pending: %s", spec.keys.name, failed.entry_id, failed.error)
-    return Reclaimed(claimed, moved.dead, page.missing, moved.failed)
 
 
-def sort(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery], moved: Moved) -> Plan[list[Job[T]]]:
-    """Make jobs of deliveries; malformed ones are dead-lettered, other groups' acknowledged, done IDs not run again."""
-    jobs: list[Job[T]] = []
-    letters: list[Letter] = []
-    others: list[Settled] = []
+def _sort(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery]) -> Sorted[T]:
+    found: Sorted[T] = Sorted([delivery.entry_id for delivery in deliveries])
     for delivery in deliveries:
         job = spec.codec.job(delivery.entry_id, delivery.fields, deliveries=delivery.count, consumer=consumer)
         match job:
             case Job():
-                jobs.append(job)
+                (found.chosen if job._kind is JobIdKind.CHOSEN else found.jobs).append(job)  # noqa: SLF001
             case OtherGroups():
-                others.append(_plain(delivery.entry_id, delivery.count))
+                found.others.append(_plain(delivery.entry_id, delivery.count))
             case Malformed(reason, error):
                 size = sum(map(len, delivery.fields))
-                letters.append(Letter(Held(delivery.entry_id, delivery.count), reason, error, size))
-    if letters:
-        before = len(moved.failed)
-        yield from dead_letter.move(spec, consumer, letters, moved)
-        for failed in moved.failed[before:]:
-            _log.error("stream %s: entry %s stays pending: %s", spec.keys.name, failed.entry_id, failed.error)
-    if others:
-        yield from settle.ack(spec, consumer, others)
-    chosen = [job for job in jobs if job._kind is JobIdKind.CHOSEN]  # noqa: SLF001
-    if chosen:
-        unrun = yield from _claim(spec, consumer, chosen)
-        jobs = [job for job in jobs if job.entry_id not in unrun]
-    return jobs
+                found.letters.append(Letter(Held(delivery.entry_id, delivery.count), reason, error, size))
+    return found
 
 
-def _claim(spec: Spec[T], consumer: str, jobs: Sequence[Job[T]]) -> Plan[set[str]]:
-    """Claim the jobs' IDs; entry IDs of those that must not run."""
+def _finish(spec: Spec[T], consumer: str, found: Sorted[T], moved: Moved) -> Plan[None]:
+    """Claim chosen IDs, dead-letter what is malformed or spent, acknowledge what is other groups'."""
+    if found.chosen:
+        found.jobs += yield from _claim(spec, consumer, found.chosen)
+    yield from dead_letter.move(spec, consumer, found.letters, moved)
+    if found.others:
+        yield from settle.ack(spec, consumer, found.others)
+
+
+def _claim(spec: Spec[T], consumer: str, jobs: Sequence[Job[T]]) -> Plan[list[Job[T]]]:
+    """Claim the jobs' IDs; the jobs that may run."""
     answers = yield from identity.claim_ids(spec, consumer, jobs)
+    run: list[Job[T]] = []
     done: list[Settled] = []
     elsewhere: list[Job[T]] = []
-    unrun: set[str] = set()
     for job, answer in zip(jobs, answers, strict=True):
-        if answer.claim is Claim.RUN:
-            continue
-        unrun.add(job.entry_id)
-        if answer.claim is Claim.DONE:
-            done.append(_plain(job.entry_id, job.deliveries))
-        elif answer.claim is Claim.ELSEWHERE:
-            elsewhere.append(job)
+        match answer.claim:
+            case Claim.RUN:
+                run.append(job)
+            case Claim.DONE:
+                done.append(_plain(job.entry_id, job.deliveries))
+            case Claim.ELSEWHERE:
+                elsewhere.append(job)
     if done:
         yield from settle.ack(spec, consumer, done)
     if elsewhere:
         yield from settle.release(spec, elsewhere, wait_ms=min(spec.options.lease_ms, ELSEWHERE_MS))
-    return unrun
+    return run
 
 
 def _plain(entry_id: str, count: int) -> Settled:

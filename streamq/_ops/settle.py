@@ -21,15 +21,15 @@ def settled(job: Job[Any], result: bytes = b"") -> Settled:
     return Settled(job.entry_id, job.deliveries, job._kind, job.id, result)  # noqa: SLF001  # its maker's package
 
 
-def entry_order(item: Settled) -> tuple[int, int]:
+def entry_order(entry_id: str) -> tuple[int, int]:
     """Sort key: entry IDs are two numbers, not text."""
-    ms, _, seq = item.entry_id.partition("-")
+    ms, _, seq = entry_id.partition("-")
     return int(ms), int(seq)
 
 
 def ack(spec: Spec[T], consumer: str, items: Sequence[Settled]) -> Plan[dict[str, Fence]]:
     """Acknowledge deliveries of one consumer; what the fence found, by entry ID. One request per 500."""
-    ordered = sorted(items, key=entry_order)
+    ordered = sorted({item.entry_id: item for item in items}.values(), key=lambda item: entry_order(item.entry_id))
     found: dict[str, Fence] = {}
     for at in range(0, len(ordered), MAX_BATCH):
         batch = ordered[at : at + MAX_BATCH]
