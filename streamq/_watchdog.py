@@ -38,6 +38,7 @@ _OWNER_POLL_S = 0.25
 _LOCK_POLL_S = 0.02
 _GRACE_S = 1.0
 _PR_SET_PDEATHSIG = 1
+_PF_EXITING = 4
 
 
 # --- what others ask ----------------------------------------------------------------------
@@ -206,7 +207,18 @@ def _watch(owner: int, server: int, listener: socket.socket) -> None:
             return
         if listener.fileno() in readable:
             with suppress(OSError), listener.accept()[0] as asker:
-                asker.send(_OWNED)
+                if not _is_dying(owner):
+                    asker.send(_OWNED)
+
+
+def _is_dying(process: int) -> bool:
+    """Whether the process, though still there, has been killed. Known on Linux only; elsewhere it takes a moment."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    flags, pending_signals = int(fields[6]), int(fields[28])
+    return bool(flags & _PF_EXITING or pending_signals >> (signal.SIGKILL - 1) & 1)
 
 
 def _has_ended(server: int) -> bool:

@@ -40,9 +40,6 @@ _STOP_S = 5.0
 _PATIENCE_S = 10.0
 """How long a server may take to end or to answer. Reading its file does not count, for that may be large."""
 
-_SETTLE_S = 0.05
-"""How long a killed process may take to die. Until then, it still is the owner of a server that is going to end."""
-
 
 def start_embedded(directory: str | None) -> str:
     """Start the embedded server, or join it if it runs.
@@ -95,7 +92,7 @@ def _run_of(data: Path | None) -> Path:
         del _state.servers[data]
         mine.stop()
     run = _watchdog.recorded(data)[1] if data else _watchdog.private(_state.inherited, os.geteuid())
-    if run is not None and _has_lasting_owner(run) and _is_ready(_ping(run)):
+    if run is not None and _watchdog.has_owner(run) and _is_ready(_ping(run)):
         return run
     server = _launched(data)
     try:
@@ -121,7 +118,7 @@ def _awaited(server: _Server) -> Path:
             deadline = time.monotonic() + _PATIENCE_S
         run = server.run if server.locked else _watchdog.recorded(server.data)[1]
         # The lock is asked for again because our watchdog, if it has just got it, answers like another's.
-        if run is not None and (server.locked or (_has_lasting_owner(run) and not server.has_lock())):
+        if run is not None and (server.locked or (_watchdog.has_owner(run) and not server.has_lock())):
             reply = _ping(run)
             if _is_ready(reply):
                 return run
@@ -138,13 +135,6 @@ def _awaited(server: _Server) -> Path:
         f"{_watchdog.recorded(server.data)[0] or 'unknown'}) that neither answers nor ends within "
         f"{_PATIENCE_S:g} s; end that process, or name another directory"
     )
-
-
-def _has_lasting_owner(run: Path) -> bool:
-    if not _watchdog.has_owner(run):
-        return False
-    time.sleep(_SETTLE_S)
-    return _watchdog.has_owner(run)  # before the PING: if it is a new one by now, the old server is gone
 
 
 def _ping(run: Path) -> bytes | None:

@@ -25,6 +25,8 @@ import pytest
 import redis
 import servers
 
+pytest_plugins = ["colours"]
+
 _ROW: Final = re.compile(r"[A-Z]+\d+b?")
 _NO_BACKEND: Final = "none"
 

@@ -1,0 +1,27 @@
+"""Each operation alone, dropped after each of its requests or told that its connection broke, then recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from faults.explorer import Mode
+from faults.scenarios import ALONE
+from faults.world import Scenario, Server
+
+
+@pytest.mark.parametrize(
+    ("scenario", "mode"),
+    [
+        pytest.param(s, mode, id=f"{s.name}, {mode}", marks=pytest.mark.covers(*s.rows))
+        for s in ALONE
+        for mode in s.modes
+    ],
+)
+def test_no_crash_loses_a_job(
+    worlds: Server, scenario: Scenario, mode: Mode, record_property: Callable[[str, object], None]
+):
+    report = scenario.explore(worlds, mode)
+    record_property("schedules", report.schedules)
+    assert report.schedules
+    assert not report.violations, str(report)

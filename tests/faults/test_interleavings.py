@@ -1,0 +1,49 @@
+"""Operations that can meet, in every order, with every crash, and with every request sent twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from faults.explorer import Mode
+from faults.scenarios import ALONE, MEETINGS, WRONG
+from faults.world import Scenario, Server
+
+from streamq.lifecycle import STEPS
+
+
+@pytest.mark.parametrize(
+    ("scenario", "mode"),
+    [
+        pytest.param(s, mode, id=f"{s.name}, {mode}", marks=pytest.mark.covers(*s.rows))
+        for s in MEETINGS
+        for mode in s.modes
+    ],
+)
+def test_no_schedule_breaks_an_invariant(
+    worlds: Server, scenario: Scenario, mode: Mode, record_property: Callable[[str, object], None]
+):
+    report = scenario.explore(worlds, mode)
+    record_property("schedules", report.schedules)
+    assert report.schedules > len(scenario.plans)
+    assert not report.violations, str(report)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "complaint"),
+    [pytest.param(s, said, id=s.name, marks=pytest.mark.covers(*s.rows)) for s, said in WRONG],
+)
+def test_what_is_wrong_is_found(worlds: Server, scenario: Scenario, complaint: str):
+    """The explorer itself works: plans that lack a guard are caught, for the right reason."""
+    report = scenario.explore(worlds, *scenario.modes)
+    assert any(complaint in violation for violation in report.violations), str(report)
+
+
+def test_every_step_of_the_lifecycle_is_tried():
+    tried = frozenset().union(*(s.verbs for s in (*MEETINGS, *ALONE)))
+    assert tried == {step.verb for step in STEPS}
+
+
+def test_names_are_unique():
+    names = [s.name for s in (*MEETINGS, *ALONE)]
+    assert len(names) == len(set(names))

@@ -1,0 +1,133 @@
+"""Reads what is really there: every structure of a stream, as the server has it, without streamq."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import redis
+
+Fields = list[tuple[bytes, bytes]]
+
+
+def call(raw: redis.Redis, *args: Any) -> Any:
+    """Send one command and return its reply as it came: redis-py's parsers make dicts and lose doubled fields."""
+    raw.connection.send_command(*args)
+    return raw.connection.read_response()
+
+
+class Row(NamedTuple):
+    """A row of XPENDING."""
+
+    consumer: str
+    deliveries: int
+
+
+@dataclass
+class State:
+    """All structures of a stream. Tests write down what they expect; what they leave out must be empty.
+
+    Attributes:
+        stream: Entry IDs in the stream.
+        pending: Entry ID -> owner and delivery count.
+        dead: Source ID and reason of each dead letter, oldest first.
+        ids: Job ID -> record for producers.
+        done: ``<group>/<job ID>`` -> record for consumers.
+        counters: Of ``T:meta``, without cursors.
+        scheduled: Members of the timer.
+    """
+
+    stream: list[str] = field(default_factory=list)
+    pending: dict[str, Row] = field(default_factory=dict)
+    dead: list[tuple[str, str]] = field(default_factory=list)
+    ids: dict[str, str] = field(default_factory=dict)
+    done: dict[str, str] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    scheduled: list[str] = field(default_factory=list)
+
+
+def state(raw: redis.Redis, stream: Any, *, group: str = "workers") -> State:
+    """Everything at one moment."""
+    keys = stream._spec.keys
+    meta = pairs(call(raw, "HGETALL", keys.meta))
+    return State(
+        stream=[entry_id for entry_id, _ in entries(raw, keys.stream)],
+        pending=pending(raw, stream, group=group),
+        dead=[(letter[b"dead:source"], letter[b"dead:reason"]) for letter in letters(raw, stream)],
+        ids=records(raw, keys.ids),
+        done=records(raw, keys.done),
+        counters={name.decode(): int(value) for name, value in meta if not name.startswith(b"cursor:")},
+        scheduled=[member.decode() for member in call(raw, "ZRANGE", keys.scheduled, 0, -1)],
+    )
+
+
+def pairs(flat: list[bytes]) -> Fields:
+    """Flat names and values as pairs, in order, doubled names included."""
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def entries(raw: redis.Redis, key: str) -> list[tuple[str, Fields]]:
+    """Entries of a stream with their fields in order."""
+    return [(entry_id.decode(), pairs(fields)) for entry_id, fields in call(raw, "XRANGE", key, "-", "+")]
+
+
+def letters(raw: redis.Redis, stream: Any) -> list[dict[bytes, str]]:
+    """Metadata of the dead letters: the fields named ``dead:...``, first of each name."""
+    found = []
+    for _, fields in entries(raw, stream._spec.keys.dead):
+        meta: dict[bytes, str] = {}
+        for name, value in fields:
+            if name.startswith(b"dead:"):
+                meta.setdefault(name, value.decode())
+        found.append(meta)
+    return found
+
+
+def pending(raw: redis.Redis, stream: Any, *, group: str = "workers") -> dict[str, Row]:
+    """XPENDING rows by entry ID; none without stream or group."""
+    try:
+        rows = call(raw, "XPENDING", stream._spec.keys.stream, group, "-", "+", 100_000)
+    except redis.ResponseError as error:
+        if "NOGROUP" not in str(error):
+            raise
+        return {}
+    return {entry_id.decode(): Row(consumer.decode(), count) for entry_id, consumer, _, count in rows}
+
+
+def records(raw: redis.Redis, slices: Iterable[str]) -> dict[str, str]:
+    """Records of job IDs, over all slices. A record in two slices at once is a fault."""
+    found: dict[str, str] = {}
+    for key in slices:
+        for name, value in pairs(call(raw, "HGETALL", key)):
+            if name:  # '' is the time when the slice is due
+                assert name.decode() not in found, f"{name!r} is in two slices"
+                found[name.decode()] = value.decode()
+    return found
+
+
+def age(
+    raw: redis.Redis, stream: Any, ids: Iterable[str] | None = None, *, idle: float = 3600, count: int | None = None
+) -> None:
+    """Make pending entries look silent for `idle` seconds (owner unchanged), and delivered `count` times if given."""
+    owners = pending(raw, stream)
+    more = [] if count is None else ["RETRYCOUNT", count]
+    for entry_id in list(owners) if ids is None else ids:
+        args = ("IDLE", round(idle * 1000), *more, "JUSTID")
+        moved = call(raw, "XCLAIM", stream._spec.keys.stream, "workers", owners[entry_id].consumer, 0, entry_id, *args)
+        assert moved == [entry_id.encode()]
+
+
+def dumps(raw: redis.Redis, ns: str) -> dict[bytes, bytes]:
+    """All keys of a prefix with all they hold, to see that nothing was changed."""
+    return {key: call(raw, "DUMP", key) for key in raw.scan_iter(match=f"*{ns}*", count=1000)}
+
+
+def until(condition: Callable[[], Any], *, timeout: float = 20.0) -> Any:
+    """Wait until `condition` gives something true, and return that."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it did not come to that in time"
+        time.sleep(0.01)
+    return value

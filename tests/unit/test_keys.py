@@ -1,0 +1,124 @@
+"""Names of keys, and the slots they lie in."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from streamq import ConfigurationError
+from streamq.keys import SLICES, Keys, check_id, check_name, name_of, registry, stream_pattern
+
+
+def slot(key):
+    """Slot of a key in a cluster: CRC16 (XMODEM) of its hash tag, by the specification."""
+    start = key.find("{")
+    end = key.find("}", start + 1)
+    tag = key[start + 1 : end] if start >= 0 and end > start + 1 else key
+    crc = 0
+    for byte in tag.encode():
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = (crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1
+        crc &= 0xFFFF
+    return crc % 16384
+
+
+def all_keys(keys):
+    """Every key of a stream."""
+    return [
+        keys.stream, keys.dead, keys.scheduled, keys.jobs, *keys.ids, *keys.done, keys.meta, keys.workers, keys.wake,
+        keys.tick("reclaim:workers"), keys.data("any {key} } with {braces"),
+    ]  # fmt: skip
+
+
+def test_slots_as_the_specification_has_them():
+    assert slot("123456789") == 0x31C3 % 16384
+    assert slot("{}:s") == 8857  # an empty tag: the whole key counts
+    assert slot("s{x}") == 16287
+
+
+@pytest.mark.covers("Q2")
+@pytest.mark.parametrize(("deployment", "prefix"), [(None, "streamq:{mail}"), ("dp_1", "dp_1:streamq:{dp_1:mail}")])
+def test_names_of_all_keys(deployment, prefix):
+    keys = Keys("mail", deployment)
+    assert all_keys(keys) == [
+        f"{prefix}:{rest}"
+        for rest in (
+            "stream", "dead", "scheduled", "scheduled:jobs", *(f"ids:{n}" for n in range(SLICES)),
+            *(f"done:{n}" for n in range(SLICES)), "meta", "workers", "wake", "tick:reclaim:workers",
+            "data:any {key} } with {braces",
+        )
+    ]  # fmt: skip
+    assert len(set(all_keys(keys))) == len(all_keys(keys))
+
+
+@pytest.mark.covers("C34", "Q2")
+@pytest.mark.parametrize("name", ["a", "0", ".", "-", "_", "a.b-c_d", "x" * 128])
+@pytest.mark.parametrize("deployment", [None, "dp_1", "y" * 128])
+def test_a_stream_lies_in_one_slot(name, deployment):
+    assert len({slot(key) for key in all_keys(Keys(name, deployment))}) == 1
+
+
+@pytest.mark.covers("C34")
+def test_a_server_agrees_about_slots(new_server):
+    server = new_server(args=("--cluster-enabled", "yes"))
+    with redis.Redis.from_url(server.url, single_connection_client=True) as client:
+        for key in [*all_keys(Keys("mail", "dp_1")), "{}:s", "{}x}", "a{b}c{d}"]:
+            assert client.execute_command("CLUSTER KEYSLOT", key) == slot(key)
+
+
+@pytest.mark.covers("C3")
+def test_deployments_lie_in_slots_of_their_own():
+    one, two = (slot(Keys("deliverymq-retry", f"dp_{n}").stream) for n in (1, 2))
+    assert (one, two) == (11_721, 11_707)
+
+
+@pytest.mark.covers("C34")
+@pytest.mark.parametrize(
+    "name", ["", "a:b", "a{b}c", "}x", "{", "{x}", "a b", "é", "x" * 300, "a\n", "a\x00", None, 7, b"a"]
+)
+def test_names_that_cannot_be(name):
+    with pytest.raises(ConfigurationError, match="thing"):
+        check_name(name, "thing")
+    with pytest.raises(ConfigurationError):
+        Keys(name)
+
+
+@pytest.mark.parametrize("value", ["a", " ", "{x}", "ü" * 256, "x" * 512, "a:b/c", "1e3", "\u2028"])
+def test_ids_that_can_be(value):
+    assert check_id(value, "ID") == value
+
+
+@pytest.mark.parametrize("value", ["", "x" * 513, "ü" * 257, "a\tb", "\x9f", "\x7f", "\ud800", None, 7, b"a"])
+def test_ids_that_cannot_be(value):
+    with pytest.raises(ConfigurationError, match="ID"):
+        check_id(value, "ID")
+
+
+def test_the_registry_is_outside_of_every_tag():
+    assert registry(None) == "streamq:streams"
+    assert registry("dp_1") == "dp_1:streamq:streams"
+    assert stream_pattern(None) == "streamq:{*}:stream"
+    assert stream_pattern("dp_1") == "dp_1:streamq:{*}:stream"
+
+
+@pytest.mark.parametrize("deployment", [None, "dp_1"])
+def test_a_name_is_found_in_its_key(deployment):
+    assert name_of(Keys("mail", deployment).stream, deployment) == "mail"
+
+
+@pytest.mark.parametrize(
+    ("key", "deployment"),
+    [
+        ("streamq:{mail}:dead", None),
+        ("streamq:{dp_1:mail}:stream", None),
+        ("dp_1:streamq:{dp_1:mail}:stream", None),
+        ("dp_1:streamq:{dp_1:mail}:stream", "dp_2"),
+        ("dp_1:streamq:{mail}:stream", "dp_1"),
+        ("streamq:{}:stream", None),
+        ("streamq:mail:stream", None),
+        ("", None),
+    ],
+)
+def test_no_name_in_keys_of_others(key, deployment):
+    assert name_of(key, deployment) is None

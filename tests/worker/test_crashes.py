@@ -1,0 +1,258 @@
+"""Processes that die: killed from outside, and by the jobs they run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from worker.fleet import Events, Fleet, effects, handler_of, is_idle, quick, until, working
+
+from streamq._scripts import source
+
+GOOD = ["A", "B", "C", "D", "E"]
+TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-6.2", "valkey-9"], indirect=True)
+ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+
+
+def names(letters):
+    """Name and reason of each dead letter."""
+    return sorted((letter.payload.decode().split('"name":"')[1].split('"')[0], letter.reason) for letter in letters)
+
+
+@pytest.mark.covers("C04", "S4")
+def test_a_job_that_kills_its_process_is_buried_and_its_neighbours_are_not(make_stream, redis_url, ns, raw, tmp_path):
+    settings = {"lease": 0.6, "max_deliveries": 3}
+    s = make_stream(**settings)
+    for name in GOOD[:3]:
+        s.add({"name": name})
+    s.add({"name": "P", "do": "die"})
+    for name in GOOD[3:]:
+        s.add({"name": name, "seconds": 0.1})
+    with Fleet(redis_url, ns, tmp_path, **settings) as f:
+        f.supervise(1)
+        until(lambda: is_idle(s) and s.inspect().dead, timeout=40)
+        assert f.terminate() == [0]
+    assert f.events.starts()["P"] == 3
+    assert f.restarts == 3
+    assert effects(raw, s) == dict.fromkeys(GOOD, 1)
+    assert names(s.dead_letters.list()) == [("P", "deliveries")]
+    [letter] = s.dead_letters.list()
+    assert (letter.deliveries, letter.attempts) == (3, 0)
+    # None waited for P to finish dying.
+    last_death = f.events.all("start", "P")[-1].at
+    assert all(f.events.all("end", name)[-1].at < last_death for name in GOOD)
+
+
+@pytest.mark.covers("C04", "S4")
+@ONE_BACKEND
+def test_a_killer_alone_in_five_processes_time_is_started_exactly_max_deliveries_times(
+    make_stream, kind, redis_url, ns, raw, tmp_path
+):
+    settings = {"lease": 0.4, "max_deliveries": 5}
+    s = make_stream(**settings)
+    s.add({"name": "P", "do": "die"})
+    with Fleet(redis_url, ns, tmp_path, handler=kind, **settings) as f:
+        f.supervise(2)
+        until(lambda: s.inspect().dead, timeout=40)
+        s.add({"name": "after"})
+        until(lambda: is_idle(s))
+        assert f.terminate() == [0, 0]
+    assert f.events.starts() == {"P": 5, "after": 1}
+    assert [event.deliveries for event in f.events.all("start", "P")] == [1, 2, 3, 4, 5]
+    assert names(s.dead_letters.list()) == [("P", "deliveries")]
+    assert effects(raw, s) == {"after": 1}
+
+
+@pytest.mark.covers("C04", "S4")
+@TWO_BACKENDS
+def test_several_killers_bury_no_bystander(make_stream, redis_url, ns, raw, tmp_path):
+    settings = {"lease": 0.8, "max_deliveries": 3}
+    s = make_stream(**settings)
+    good = [f"good{n}" for n in range(30)]
+    killers = {5: "P1", 12: "P2", 21: "P3"}
+    for n, name in enumerate(good):
+        if n in killers:
+            s.add({"name": killers[n], "do": "die", "seconds": 0.02})
+        s.add({"name": name, "seconds": 0.05})
+    with Fleet(redis_url, ns, tmp_path, worker={"concurrency": 8}, **settings) as f:
+        f.supervise(2)
+        until(lambda: is_idle(s) and s.inspect().dead == 3, timeout=60)
+        assert f.terminate() == [0, 0]
+    starts = f.events.starts()
+    assert all(starts[name] <= 3 for name in killers.values()), starts
+    assert names(s.dead_letters.list()) == [("P1", "deliveries"), ("P2", "deliveries"), ("P3", "deliveries")]
+    assert effects(raw, s) == dict.fromkeys(good, 1)
+
+
+@pytest.mark.covers("S4")
+def test_a_job_started_often_enough_is_buried_unrun(make_stream, handler, raw):
+    s = make_stream(lease=0.3, max_deliveries=3)
+    runs = []
+    s.add({"name": "spent"})
+    s.read("dead1")
+    for n in range(2, 4):  # two more that died with it
+        until(lambda: s.reclaim(f"dead{n}").claimed)  # noqa: B023
+    with working(quick(s, handler(lambda payload, job: runs.append(payload["name"])))):
+        s.add({"name": "good"})
+        until(lambda: is_idle(s))
+    assert runs == ["good"]
+    assert names(s.dead_letters.list()) == [("spent", "deliveries")]
+    assert raw.xpending(s._spec.keys.stream, "workers")["pending"] == 0
+
+
+@pytest.mark.covers("C19", "I4")
+@pytest.mark.parametrize("chosen", [False, True], ids=["generated-id", "chosen-id"])
+@TWO_BACKENDS
+def test_killed_between_its_start_and_its_effect(make_stream, redis_url, ns, raw, tmp_path, chosen):
+    s = make_stream(lease=1)
+    payload = {"name": "J", "first": 60, "seconds": 0.1}
+    s.add(payload, job_id="order:1" if chosen else None)
+    with Fleet(redis_url, ns, tmp_path, lease=1) as f:
+        first = f.start()
+        until(lambda: f.events.all("start"))
+        if chosen:  # it is marked as running, and the mark ends by itself if everybody dies
+            ttls = [raw.ttl(key) for key in s._spec.keys.done if raw.hexists(key, "workers/order:1")]
+            assert len(ttls) == 1
+            assert ttls[0] > 0
+        second = f.start()
+        until(lambda: len(f.events.all("up")) == 2)
+        killed = time.monotonic()
+        first.kill()
+        first.wait()
+        until(lambda: is_idle(s))
+        assert effects(raw, s) == {"J": 1}
+        restarted = f.events.all("start")[1]
+        assert restarted.pid == second.pid
+        assert restarted.at - killed < 3  # the lease, a tick, and nothing beyond them
+        assert f.terminate() == [0]
+    assert f.events.starts() == {"J": 2}
+    assert s.inspect().dead == 0
+    if chosen:
+        assert s.add(payload, job_id="order:1").state == "done"
+
+
+@pytest.mark.covers("C19")
+def test_a_second_entry_of_a_running_id_is_neither_run_nor_lost(make_stream, handler, raw):
+    s = make_stream(lease=0.5)
+    runs = []
+    go, started = threading.Event(), threading.Event()
+
+    def body(payload, job):
+        runs.append((job.entry_id, payload["n"]))
+        started.set()
+        job.effects.hincrby("effects", job.id)
+
+    def slow(payload, job):
+        body(payload, job)
+        go.wait(10)
+
+    first = s.add({"n": 1}, job_id="order:1").entry_id
+    with working(quick(s, slow)):
+        assert started.wait(5)
+        raw.xadd(s._spec.keys.stream, {"job": '{"n":2}', "sq:id": "order:1"})
+        time.sleep(1)
+        assert raw.xpending(s._spec.keys.stream, "workers")["pending"] == 2
+        assert runs == [(first, 1)]
+        go.set()
+        until(lambda: is_idle(s))
+    assert runs == [(first, 1)]
+    assert effects(raw, s) == {"order:1": 1}
+    assert s.inspect().dead == 0
+
+
+@pytest.mark.covers("C46")
+@ONE_BACKEND
+def test_killed_in_the_middle_of_a_reclaim(make_stream, redis_url, ns, raw, proxy, tmp_path):
+    """The process dies with the tick's token set and jobs claimed that it has never seen."""
+    settings = {"lease": 1, "max_deliveries": 3}
+    s = make_stream(**settings)
+    s.add_many({"name": f"J{n}"} for n in range(5))
+    s.read("dead", count=5)
+    sha = source("reclaim").sha.encode()
+
+    def is_reclaim(command):
+        return command[0] in {b"EVALSHA", b"EVAL"} and (command[1] == sha or b"-- reclaim.lua" in command[1][:20])
+
+    with Fleet(proxy.url, ns, tmp_path, **settings) as f:
+        until(lambda: s.inspect().pending == 5)
+        time.sleep(1.1)
+        trap = proxy.cut_after(is_reclaim)
+        victim = f.start()
+        trap.wait()
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        owners = {row["consumer"] for row in raw.xpending_range(s._spec.keys.stream, "workers", "-", "+", 10)}
+        assert owners != {b"dead"}  # they were claimed
+        begin = time.monotonic()
+        f.start()
+        until(lambda: is_idle(s))
+        assert time.monotonic() - begin < 4
+        assert f.terminate() == [0]
+    assert effects(raw, s) == {f"J{n}": 1 for n in range(5)}
+    assert {event.deliveries for event in f.events.all("start")} == {2}  # what was claimed and not started costs nothing
+
+
+@pytest.mark.covers("C46")
+def test_many_reclaimers_start_a_stale_job_once(make_stream, raw, tmp_path):
+    s = make_stream(lease=0.5, max_deliveries=100)
+    events = Events(tmp_path / "events")
+    workers = [quick(s, handler_of("async def", events), block=0.02) for _ in range(6)]
+    rounds = 4
+    with working(*workers):
+        for n in range(rounds):
+            name = f"J{n}"
+            with_owner = s._spec.keys.stream
+            entry = raw.xadd(with_owner, {"job": f'{{"name":"{name}","first":0.3}}'})
+            until(lambda: events.all("start", name))  # noqa: B023
+            # Looks as if its owner had died long ago.
+            raw.xclaim(with_owner, "workers", "dead", 0, [entry], idle=60_000, retrycount=1, justid=True)
+            until(lambda: is_idle(s))
+    assert all(1 <= count <= 2 for count in events.starts().values())
+    assert effects(raw, s) == {f"J{n}": 1 for n in range(rounds)}
+
+
+@pytest.mark.covers("C37")
+def test_a_dead_workers_backlog_does_not_keep_new_jobs_waiting(make_stream, handler, raw):
+    s = make_stream(lease=0.5, retries=2)
+    failing = {10, 100, 240}
+    new_at = {}
+
+    def body(payload, job):
+        if payload["n"] in failing:
+            raise ValueError("always")
+        job.effects.hincrby("effects", str(payload["n"]))
+        if payload["n"] >= 1000:
+            new_at.setdefault(payload["n"], time.monotonic())
+
+    s.add_many({"n": n} for n in range(250))
+    s.read("dead", count=250)
+    time.sleep(0.5)
+    begin = time.monotonic()
+    s.add_many({"n": n} for n in range(1000, 1010))
+    with working(quick(s, handler(body))):
+        until(lambda: is_idle(s))
+    assert effects(raw, s) == {str(n): 1 for n in [*range(250), *range(1000, 1010)] if n not in failing}
+    assert max(new_at.values()) - begin < 5
+    letters = s.dead_letters.list()
+    assert [(letter.reason, letter.attempts) for letter in letters] == [("attempts", 3)] * 3
+
+
+@ONE_BACKEND
+def test_worker_processes_killed_again_and_again(make_stream, kind, redis_url, ns, raw, tmp_path):
+    settings = {"lease": 0.5, "max_deliveries": 50}
+    s = make_stream(**settings)
+    s.add_many({"name": str(n), "seconds": 0.05} for n in range(150))
+    with Fleet(redis_url, ns, tmp_path, handler=kind, worker={"concurrency": 5}, **settings) as f:
+        f.supervise(2)
+        for n in range(4):
+            until(lambda: len(f.events.all("start")) > 20 * n + 10)  # noqa: B023
+            victim = next(p for p in reversed(f.processes) if p.poll() is None)
+            os.kill(victim.pid, signal.SIGKILL)
+        until(lambda: is_idle(s), timeout=40)
+        assert f.terminate() == [0, 0]
+    assert effects(raw, s) == {str(n): 1 for n in range(150)}
+    assert s.inspect().dead == 0
+    assert f.restarts >= 4

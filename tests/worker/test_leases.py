@@ -1,0 +1,202 @@
+"""Leases: a job that takes long is nobody else's, and one whose worker is gone is somebody's soon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+
+import pytest
+from worker.fleet import Events, Fleet, effects, handler_of, is_idle, quick, until, working
+
+from streamq._scripts import source
+
+ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+
+
+def owners(raw, stream):
+    """Owner and delivery count of each pending entry."""
+    rows = raw.xpending_range(stream._spec.keys.stream, "workers", "-", "+", 1000)
+    return [(row["consumer"].decode(), row["times_delivered"]) for row in rows]
+
+
+@pytest.mark.covers("C06")
+def test_a_worker_does_not_take_its_own_long_job(make_stream, kind, raw, tmp_path):
+    s = make_stream(lease=0.5)
+    events = Events(tmp_path / "events")
+    worker = quick(s, handler_of(kind, events), concurrency=4)
+    s.add({"name": "long", "seconds": 1.6})
+    seen = set()
+    with working(worker):
+        until(lambda: events.all("start"))
+        while not is_idle(s):
+            seen.update(owners(raw, s))
+            time.sleep(0.01)
+    assert events.starts() == {"long": 1}
+    assert effects(raw, s) == {"long": 1}
+    assert seen == {(worker.consumer, 1)}
+
+
+@pytest.mark.covers("F10", "C31")
+def test_a_long_job_is_run_once_beside_other_workers(make_stream, kind, raw, tmp_path):
+    s = make_stream(lease=0.5)
+    events = Events(tmp_path / "events")
+    s.add_many({"name": f"long{n}", "seconds": 1.6} for n in range(20))
+    with working(*(quick(s, handler_of(kind, events), concurrency=12) for _ in range(2))):
+        until(lambda: is_idle(s))
+    assert events.starts() == {f"long{n}": 1 for n in range(20)}
+    assert effects(raw, s) == {f"long{n}": 1 for n in range(20)}
+
+
+@pytest.mark.covers("F10", "C06", "C31")
+def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(make_stream, raw, tmp_path):
+    s = make_stream(lease=0.5)
+    events = Events(tmp_path / "events")
+    s.add({"name": "blocking", "seconds": 1.6, "block": True})
+    with working(quick(s, handler_of("async def", events)), quick(s, handler_of("async def", events))):
+        until(lambda: is_idle(s))
+    assert events.starts() == {"blocking": 1}
+    assert effects(raw, s) == {"blocking": 1}
+
+
+@pytest.mark.covers("F10", "C31")
+@ONE_BACKEND
+def test_processes_with_long_jobs(make_stream, kind, redis_url, ns, raw, tmp_path):
+    s = make_stream(lease=1)
+    s.add_many({"name": f"long{n}", "seconds": 2.2, "block": True} for n in range(4))
+    with Fleet(redis_url, ns, tmp_path, handler=kind, worker={"concurrency": 2}, lease=1) as f:
+        f.start()
+        f.start()
+        until(lambda: is_idle(s))
+        assert f.terminate() == [0, 0]
+    assert f.events.starts() == {f"long{n}": 1 for n in range(4)}
+    assert effects(raw, s) == {f"long{n}": 1 for n in range(4)}
+
+
+@pytest.mark.covers("C07", "F10")
+@ONE_BACKEND
+def test_a_paused_worker_does_not_take_its_job_back(make_stream, kind, redis_url, ns, raw, tmp_path):
+    s = make_stream(lease=1)
+    s.add({"name": "J", "first": 4, "seconds": 2})
+    with Fleet(redis_url, ns, tmp_path, handler=kind, lease=1) as f:
+        first = f.start()
+        until(lambda: f.events.all("start"))
+        os.kill(first.pid, signal.SIGSTOP)
+        [(first_owner, _)] = owners(raw, s)
+        stopped = time.monotonic()
+        second = f.start()
+        until(lambda: len(f.events.all("start")) == 2)
+        # As soon as the lease was over and one tick had passed, but not before.
+        assert time.monotonic() - stopped < 4
+        [(owner, count)] = owners(raw, s)
+        assert (owner != first_owner, count) == (True, 2)
+        os.kill(first.pid, signal.SIGCONT)
+        while owners(raw, s):
+            assert owners(raw, s) in ([(owner, 2)], [])
+            time.sleep(0.01)
+        assert effects(raw, s) == {"J": 1}
+        until(lambda: "lease lost" in f.log.read_text())
+        if kind == "async def":  # cancelled: it does not get to its end
+            assert [event.pid for event in f.events.all("end")] == [second.pid]
+        else:  # told by job.lease_lost; what it returns is dropped
+            until(lambda: len(f.events.all("end")) == 2)
+        s.add({"name": "next"})
+        until(lambda: effects(raw, s).get("next"))
+        assert f.terminate() == [0, 0]
+    assert effects(raw, s) == {"J": 1, "next": 1}
+    assert s.inspect().dead == 0
+
+
+@pytest.mark.covers("C76")
+def test_one_lost_heartbeat_costs_nothing(make_stream, kind, raw, proxy, tmp_path, caplog):
+    s = make_stream(lease=0.8)
+    events = Events(tmp_path / "events")
+    sha = source("renew").sha.encode()
+
+    def is_beat(command):
+        return command[0] == b"EVALSHA" and command[1] == sha
+
+    s.add({"name": "long", "seconds": 2.0})
+    behind = make_stream(redis=proxy.url, lease=0.8)
+    trap = proxy.cut_after(is_beat)
+    with working(quick(behind, handler_of(kind, events))):
+        until(lambda: events.all("start"))
+        with working(quick(s, handler_of(kind, events))):  # would take it
+            until(lambda: is_idle(s))
+    assert trap.fired
+    assert proxy.count(is_beat) > 2
+    assert events.starts() == {"long": 1}
+    assert effects(raw, s) == {"long": 1}
+    assert events.all("start")[0].attempt == 1
+    assert "lease lost" not in caplog.text
+
+
+@pytest.mark.covers("C76")
+def test_a_lease_that_could_not_be_renewed_is_lost(make_stream, raw, proxy, tmp_path):
+    """All heartbeats are dropped for longer than the lease: another worker runs the job, and the late end is refused."""
+    s = make_stream(lease=0.5)
+    sha = source("renew").sha.encode()
+    behind = make_stream(redis=proxy.url, lease=0.5)
+    slow_started, go = threading.Event(), threading.Event()
+
+    def slow(payload, job):
+        slow_started.set()
+        go.wait(10)
+        job.effects.hincrby("effects", "slow")
+
+    def fast(payload, job):
+        job.effects.hincrby("effects", "fast")
+
+    def drop(command):
+        return command[0] == b"EVALSHA" and command[1] == sha
+
+    s.add({"name": "J"})
+    for _ in range(50):
+        proxy.drop_before(drop)
+    with working(quick(behind, slow)):
+        assert slow_started.wait(5)
+        with working(quick(s, fast)):
+            until(lambda: effects(raw, s))
+            go.set()
+            until(lambda: is_idle(s))
+        time.sleep(0.2)  # for the slow one's end to be settled, if it were
+    assert effects(raw, s) == {"fast": 1}
+
+
+def test_a_thread_is_told_and_a_coroutine_cancelled_when_the_lease_is_lost(make_stream, kind, raw):
+    s = make_stream(lease=0.6)
+    jobs, told = [], threading.Event()
+
+    def plain(payload, job):
+        jobs.append(job)
+        deadline = time.monotonic() + 10
+        while job.deliveries == 1 and not job.lease_lost and time.monotonic() < deadline:
+            time.sleep(0.01)
+        told.set()
+        job.effects.hincrby("effects", "done" if job.deliveries > 1 else "late")
+
+    async def waiting(payload, job):
+        jobs.append(job)
+        try:
+            await asyncio.sleep(10 if job.deliveries == 1 else 0)
+        except asyncio.CancelledError:
+            if job.lease_lost:
+                told.set()
+            raise
+        job.effects.hincrby("effects", "done")
+
+    s.add({})
+    with working(quick(s, plain if kind == "def" else waiting)):
+        until(lambda: jobs)
+        stream = s._spec.keys.stream
+        raw.xclaim(stream, "workers", "thief", 0, [jobs[0].entry_id])
+        assert told.wait(5)
+        time.sleep(0.1)
+        assert [owner for owner, _ in owners(raw, s)] == ["thief"]
+        assert effects(raw, s) == {}
+        # The thief never settles: the job comes back to this worker when the thief's lease is over.
+        until(lambda: is_idle(s))
+    assert effects(raw, s) == {"done": 1}
+    assert [job.deliveries for job in jobs] == [1, 3]
