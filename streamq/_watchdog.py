@@ -11,6 +11,7 @@ the server; and a socket in the run directory, on which any process may ask whet
 
 The lock is held by this process and by the server, through one open file. It is free only when both are gone,
 however they went, so that nobody can start a second server on files that the first still writes.
+On Linux, the server also ends when this process is killed; elsewhere it then stays, and keeps the lock.
 """
 
 from __future__ import annotations

@@ -28,6 +28,8 @@ def to_ms(value: float | timedelta, what: str, *, least_ms: int = 0, most_ms: in
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{what} must be seconds or a timedelta, not {type(value).__name__}")
+    if isinstance(value, int):
+        value = min(max(value, -most_ms - 1), most_ms + 1)  # a huge int has no float
     if not math.isfinite(value) or not least_ms <= value * 1000 <= most_ms:
         raise ConfigurationError(
             f"{what} must be from {least_ms / 1000:g} to {most_ms / 1000:g} seconds, not {value!r}"

@@ -63,7 +63,7 @@ def recover(spec: Spec[T], consumer: str, held: frozenset[str]) -> Plan[list[Job
 def _take_in(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery]) -> Plan[list[Job[T]]]:
     found = _sort(spec, consumer, deliveries)
     moved = Moved()
-    yield from _finish(spec, consumer, found, moved)
+    yield from _finish(spec, consumer, found, moved, charged=True)
     _report(spec, moved)
     return found.ready()
 
@@ -101,7 +101,7 @@ def reclaim(
     ]
     moved = Moved(failed=[Failed(i, "entry_missing", "the tombstone could not be written") for i in page.stuck])
     try:
-        yield from _finish(spec, consumer, found, moved)
+        yield from _finish(spec, consumer, found, moved, charged=raise_count)
     except StreamqError as error:
         error.partial = _answer(found, moved, page)  # type: ignore[attr-defined]  # documented at Stream.reclaim
         raise
@@ -133,16 +133,16 @@ def _sort(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery]) -> Sorte
     return found
 
 
-def _finish(spec: Spec[T], consumer: str, found: Sorted[T], moved: Moved) -> Plan[None]:
+def _finish(spec: Spec[T], consumer: str, found: Sorted[T], moved: Moved, *, charged: bool) -> Plan[None]:
     """Claim chosen IDs, dead-letter what is malformed or spent, acknowledge what is other groups'."""
     if found.chosen:
-        found.jobs += yield from _claim(spec, consumer, found.chosen)
+        found.jobs += yield from _claim(spec, consumer, found.chosen, charged=charged)
     yield from dead_letter.move(spec, consumer, found.letters, moved)
     if found.others:
         yield from settle.ack(spec, consumer, found.others)
 
 
-def _claim(spec: Spec[T], consumer: str, jobs: Sequence[Job[T]]) -> Plan[list[Job[T]]]:
+def _claim(spec: Spec[T], consumer: str, jobs: Sequence[Job[T]], *, charged: bool) -> Plan[list[Job[T]]]:
     """Claim the jobs' IDs; the jobs that may run."""
     answers = yield from identity.claim_ids(spec, consumer, jobs)
     run: list[Job[T]] = []
@@ -159,7 +159,7 @@ def _claim(spec: Spec[T], consumer: str, jobs: Sequence[Job[T]]) -> Plan[list[Jo
     if done:
         yield from settle.ack(spec, consumer, done)
     if elsewhere:
-        yield from settle.release(spec, elsewhere, wait_ms=min(spec.options.lease_ms, ELSEWHERE_MS))
+        yield from settle.release(spec, elsewhere, charged=charged, wait_ms=min(spec.options.lease_ms, ELSEWHERE_MS))
     return run
 
 

@@ -38,7 +38,8 @@ def bury(spec: Spec[T], job: Job[T], reason: Reason, error: str, *, attempts: in
         ServerError: It could not be moved; it stays pending.
     """
     moved = Moved()
-    held = Held(job.entry_id, job.deliveries)
+    item = settle.settled(job)
+    held = Held(item.entry_id, item.count)
     yield from dead_letter.move(
         spec,
         job._consumer,  # noqa: SLF001

@@ -17,7 +17,14 @@ T = TypeVar("T")
 
 
 def settled(job: Job[Any], result: bytes = b"") -> Settled:
-    """What the scripts need to know of a job that ends."""
+    """What the scripts need to know of a job that ends.
+
+    Raises:
+        LeaseLostError: This process knows already that the job is not its own any more: it gave it back, or lost it.
+            The server cannot tell a released delivery from a later one to the same consumer with the same count.
+    """
+    if job.lease_lost:
+        raise LeaseLostError(entry_id=job.entry_id, gone=False)
     return Settled(job.entry_id, job.deliveries, job._kind, job.id, result)  # noqa: SLF001  # its maker's package
 
 
@@ -51,7 +58,8 @@ def ack_many(spec: Spec[T], jobs: Sequence[Job[T]]) -> Plan[int]:
     """Acknowledge jobs; how many were still this consumer's. No request without jobs."""
     by_consumer: dict[str, list[Settled]] = {}
     for job in jobs:
-        by_consumer.setdefault(job._consumer, []).append(settled(job))  # noqa: SLF001
+        if not job.lease_lost:
+            by_consumer.setdefault(job._consumer, []).append(settled(job))  # noqa: SLF001
     count = 0
     for consumer, items in by_consumer.items():
         found = yield from ack(spec, consumer, items)
@@ -118,13 +126,18 @@ def release(spec: Spec[T], jobs: Sequence[Job[T]], *, charged: bool = True, wait
     """
     if not jobs:
         return []
+    items = [settled(job) for job in jobs]
     batch = [
         (
-            Held(job.entry_id, job.deliveries),
-            max(job.deliveries - charged, 0),
+            Held(item.entry_id, item.count),
+            max(item.count - charged, 0),
             max(spec.options.lease_ms - wait_ms, 0),
-            job.id if job._kind is JobIdKind.CHOSEN else "",  # noqa: SLF001
+            item.job_id if item.kind is JobIdKind.CHOSEN else "",
         )
-        for job in jobs
+        for item in items
     ]
-    return (yield from ask(_scripts.release(spec.keys, spec.options, consumer=jobs[0]._consumer, batch=batch)))  # noqa: SLF001
+    consumer = jobs[0]._consumer  # noqa: SLF001
+    found = yield from ask(_scripts.release(spec.keys, spec.options, consumer=consumer, batch=batch))
+    for job in jobs:
+        job.lease_lost = True  # whoever reclaims it gets a job of its own; this one is over
+    return found

@@ -315,7 +315,7 @@ class Worker(Generic[T]):
     async def _finish(self) -> None:
         """Give back what has not started, let the rest end, settle it."""
         if self._suspects:
-            await self._release(list(self._suspects))
+            await self._release([job for job in self._suspects if not job.lease_lost])
             self._suspects.clear()
         if self._running:
             await asyncio.wait(list(self._running.values()), timeout=self._drain_s)

@@ -78,6 +78,11 @@ class Settler(Generic[T]):
 
     async def _settle(self, batch: list[Outcome[T]]) -> list[Outcome[T]]:
         """Settle a batch; returns those that could not be, to be tried again."""
+        for outcome in batch:
+            if outcome.job.lease_lost:
+                self._log_lost(outcome, gone=False)
+                self._settled(outcome)
+        batch = [o for o in batch if not o.job.lease_lost]
         acks = [o for o in batch if o.end is End.DONE and not o.job.has_effects]
         commits = [o for o in batch if o.end is End.DONE and o.job.has_effects]
         left = await self._acknowledge(acks) if acks else []
