@@ -4,7 +4,7 @@
 -- KEYS[2]      meta    T:meta           hash, counters
 -- KEYS[3..6]   ids     T:ids:<slice>    hashes, job ID -> queued <entry ID> | done <entry ID>
 -- KEYS[7..10]  done    T:done:<slice>   hashes, <group>/<job ID> -> running <entry ID> | done <result>
--- KEYS[11]     probe   T:data:<key>     written and unlinked to learn what the user may do, on servers before 7.0
+-- KEYS[11]     probe   T:probe          written and unlinked to learn what the user may do, on servers before 7.0
 -- KEYS[12..]   data    T:data:<key>     keys of the effects
 -- ARGV[1]  group
 -- ARGV[2]  consumer
@@ -22,7 +22,7 @@
 --          { 0 }   not pending any more; nothing was written
 --          { -1 }  another consumer's, or a later delivery; nothing was written
 --          { -2, effect, reason }  that effect (1 is the first) cannot be applied; nothing was written
---          error WRONGTYPE         a slice of T:ids or T:done is no hash; nothing was written
+--          error                   refused for now (memory is full, ...), or a slice of T:ids or T:done is no hash; nothing was written
 --
 -- Atomic because effects must be applied exactly when the job is done. Effects are the writes that can fail, so they come
 -- before XACK; what comes after it cannot. Redis >= 6.2.
@@ -51,7 +51,10 @@ local wrong = check_slices(ids) or check_slices(done)
 if wrong then return wrong end
 
 local bad, why = apply_effects(read_effects(ARGV, 10, data), probe)
-if bad then return { -2, bad, why } end
+if bad then
+  if type(why) == 'table' then return why end
+  return { -2, bad, why }
+end
 
 redis.call('XACK', stream, group, entry_id)
 if retention == 'delete' then delete_settled(stream, group, { entry_id }) end

@@ -59,7 +59,7 @@ local function reserved(body)
   local found = {}
   for i = 1, #body, 2 do
     local name, value = body[i], body[i + 1]
-    local number = string.find(value, '^%d+$') and #value <= 15
+    local number = string.find(value, '^%d+$') and #value <= 14
     if (name == 'sq:at' and number) or (name == 'sq:attempt' and number)
       or (name == 'sq:id' and #value > 0 and #value <= 512 and not string.find(value, '%c')) then
       found[name] = value

@@ -1,7 +1,7 @@
 -- once.lua: apply effects the first time it is called with an ID, and never again while the ID is remembered.
 --
 -- KEYS[1..4]  done   T:done:<slice>   hashes, once:<group>/<ID> -> done
--- KEYS[5]     probe  T:data:<key>     written and unlinked to learn what the user may do, on servers before 7.0
+-- KEYS[5]     probe  T:probe          written and unlinked to learn what the user may do, on servers before 7.0
 -- KEYS[6..]   data   T:data:<key>     keys of the effects
 -- ARGV[1]  group
 -- ARGV[2]  ID
@@ -12,7 +12,7 @@
 -- Returns  { 1 }  the effects were applied
 --          { 0 }  the ID was known; nothing was written
 --          { -2, effect, reason }  that effect (1 is the first) cannot be applied; nothing was written, the ID stays free
---          error WRONGTYPE         a slice of T:done is no hash; nothing was written
+--          error                   refused for now (memory is full, ...), or a slice of T:done is no hash; nothing was written
 --
 -- Atomic because the ID must be marked exactly when the effects are applied: marked first, a failing effect would be lost
 -- for ever. Its records have a prefix of their own: a job that calls once with its own ID is not done by that. Redis >= 6.2.
@@ -33,6 +33,9 @@ local field = 'once:' .. group .. '/' .. id
 if find_record(done, now, field) then return { 0 } end
 
 local bad, why = apply_effects(read_effects(ARGV, 4, data), probe)
-if bad then return { -2, bad, why } end
+if bad then
+  if type(why) == 'table' then return why end
+  return { -2, bad, why }
+end
 put_records(done, now, slice_ms, { field }, { field, 'done ' })
 return { 1 }

@@ -11,7 +11,8 @@
 -- Returns  per delivery   1  released
 --                         0  not pending any more
 --                        -1  another consumer's, or a later delivery; untouched
---                        -3  its body was gone: tombstone written (if it could be), not pending any more
+--                        -3  its body is gone: a tombstone was written and it is not pending any more; or, where the
+--                            tombstone cannot be written, it was left as it was
 --
 -- Atomic because the check and the change of owner's terms must see the same delivery. An idle time of a whole lease makes
 -- it due at once. Redis >= 6.2.
@@ -29,11 +30,10 @@ for at = 3, #ARGV, 5 do
   local entry_id, count, next_count, idle, job_id = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local code = fence(stream, group, consumer, entry_id, count)
   if code == MINE then
-    local kept = redis.call('XCLAIM', stream, group, consumer, 0, entry_id,
-      'IDLE', idle, 'RETRYCOUNT', next_count, 'JUSTID')
-    if #kept == 0 then
-      tombstone(dead, meta, group, consumer, entry_id, count, server_ms())
+    if bury_if_missing(stream, dead, meta, group, consumer, entry_id, count) then
       code = -3
+    else
+      redis.call('XCLAIM', stream, group, consumer, 0, entry_id, 'IDLE', idle, 'RETRYCOUNT', next_count, 'JUSTID')
     end
     if job_id ~= '' then
       forget_record(done, server_ms(), group .. '/' .. job_id, 'running ' .. entry_id)

@@ -10,7 +10,8 @@
 -- Returns  per delivery   1  renewed
 --                         0  not pending any more
 --                        -1  another consumer's, or a later delivery; untouched
---                        -3  its body was gone: tombstone written (if it could be), not pending any more
+--                        -3  its body is gone: a tombstone was written and it is not pending any more; or, where the
+--                            tombstone cannot be written, it was left as it was
 --
 -- Atomic because XCLAIM takes an entry from whoever has it: a renewal that comes late would steal it back. From Redis 7.0
 -- XCLAIM drops an entry without body from the group, so the tombstone belongs into the same step. Redis >= 6.2.
@@ -27,10 +28,10 @@ for at = 3, #ARGV, 2 do
   local entry_id, count = ARGV[at], tonumber(ARGV[at + 1])
   local code = fence(stream, group, consumer, entry_id, count)
   if code == MINE then
-    local kept = redis.call('XCLAIM', stream, group, consumer, 0, entry_id, 'IDLE', 0, 'JUSTID')
-    if #kept == 0 then
-      tombstone(dead, meta, group, consumer, entry_id, count, server_ms())
+    if bury_if_missing(stream, dead, meta, group, consumer, entry_id, count) then
       code = -3
+    else
+      redis.call('XCLAIM', stream, group, consumer, 0, entry_id, 'IDLE', 0, 'JUSTID')
     end
   end
   codes[#codes + 1] = code

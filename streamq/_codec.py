@@ -43,8 +43,6 @@ class Malformed:
 
     reason: Reason
     error: str
-    job_id: str
-    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +98,8 @@ class PayloadCodec(Generic[T]):
                 raise JobEncodingError(
                     f"payload is no {getattr(self.kind, '__name__', self.kind)}: {path}: {what}", path=path
                 ) from None
+            except Exception as error:  # the type's own code (__post_init__) may raise anything
+                raise JobEncodingError(f"payload cannot be decoded again: {type(error).__name__}") from error
             if not self._same(back, payload):
                 raise JobEncodingError(
                     "payload would not come back as it is: JSON has no NaN, no tuples, no keys but text, no times; "
@@ -126,7 +126,7 @@ class PayloadCodec(Generic[T]):
     def decode(self, raw: bytes) -> T | Malformed:
         """A stored payload, or why it is none."""
         if len(raw) > self.max_bytes:
-            return Malformed("oversized", f"$: {len(raw):,} bytes, max_payload is {self.max_bytes:,}", "", 0)
+            return Malformed("oversized", f"$: {len(raw):,} bytes, max_payload is {self.max_bytes:,}")
         if self._decoder is None:
             return raw  # type: ignore[return-value]  # T is bytes
         try:
@@ -136,9 +136,11 @@ class PayloadCodec(Generic[T]):
             reason: Reason = "undecodable"
             if path == self._tag_path and what.startswith("Invalid value"):
                 reason = "unknown_type"
-            return Malformed(reason, f"{path}: {what[:1].lower()}{what[1:]}".replace("`", ""), "", 0)
+            return Malformed(reason, f"{path}: {what[:1].lower()}{what[1:]}".replace("`", ""))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return Malformed("undecodable", f"$: {error}", "", 0)
+            return Malformed("undecodable", f"$: {error}")
+        except Exception as error:  # noqa: BLE001  # the type's own code (__post_init__) may raise anything
+            return Malformed("undecodable", f"$: {type(error).__name__} while decoding")
 
 
 def _where(error: msgspec.DecodeError) -> tuple[str, str]:
@@ -204,18 +206,18 @@ class EntryCodec(Generic[T]):
         """The job of an entry, or why there is none."""
         if len(fields) > 2 * MAX_FIELDS:
             error = f"{len(fields) // 2:,} fields, at most {MAX_FIELDS} are handled"
-            return Malformed("oversized", error, "", 0)
+            return Malformed("oversized", error)
         try:
             reserved = _Reserved.read(entry_id, fields)
         except _InvalidFieldError as error:
-            return Malformed("invalid", str(error), "", 0)
+            return Malformed("invalid", str(error))
         if reserved.group is not None and reserved.group != self._group:
             return OtherGroups()
         if reserved.payload is None:
-            return Malformed("invalid", "field job: missing", reserved.job_id, reserved.attempt - 1)
+            return Malformed("invalid", "field job: missing")
         payload = self.payloads.decode(reserved.payload)
         if isinstance(payload, Malformed):
-            return Malformed(payload.reason, payload.error, reserved.job_id, reserved.attempt - 1)
+            return payload
         return Job(
             payload=payload,
             id=reserved.job_id,
@@ -305,8 +307,8 @@ def _utf8(name: bytes, value: bytes) -> str:
 
 
 def _whole(name: bytes, value: bytes, *, least: int) -> int:
-    # Fifteen digits: what a double, and so Lua, can count.
-    if not value.isdigit() or len(value) > 15 or int(value) < least:  # noqa: PLR2004
+    # Fourteen digits: a double, and so Lua, can count them, and as ms they are a year that datetime knows.
+    if not value.isdigit() or len(value) > 14 or int(value) < least:  # noqa: PLR2004
         raise _InvalidFieldError(f"field {name.decode()}: {cut(repr(value), 60)} is no whole number >= {least}")
     return int(value)
 

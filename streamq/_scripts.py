@@ -109,6 +109,15 @@ def _fences(reply: Reply) -> list[Fence]:
     return [Fence(code) for code in reply]
 
 
+def check(keys: Keys) -> Script[list[str]]:
+    """``check.lua``: commands the user may not run."""
+
+    def decode(reply: Reply) -> list[str]:
+        return [text(command) for command in reply]
+
+    return Script("check", (keys.probe,), (), decode)
+
+
 def add(keys: Keys, options: StreamOptions, *, job_id: str, fields: Sequence[Arg]) -> Script[tuple[bool, str, str]]:
     """``add.lua``: (created, entry ID, state)."""
 
@@ -142,7 +151,7 @@ def _effect_args(keys: Keys, effects: Effects) -> tuple[tuple[str, ...], list[Ar
     for command, key, arguments in effects:
         place = places.setdefault(keys.data(key), len(places) + 1)
         argv += (command, place, len(arguments), *arguments)
-    return (keys.data("~probe"), *places), argv
+    return (keys.probe, *places), argv
 
 
 def _effect_error(effects: Effects, reply: Reply) -> EffectError:

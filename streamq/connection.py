@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote
 
@@ -66,10 +66,6 @@ class Settings:
 
         kinds = {"tcp": Connection, "tls": SSLConnection, "unix": UnixDomainSocketConnection}
         return AsyncDriver(self._maker(kinds[self.kind]), self.where)
-
-    def named(self, client_name: str) -> Settings:
-        """The same, with a connection name that operators see in CLIENT LIST."""
-        return replace(self, options={"client_name": client_name, **self.options})
 
     def _maker(self, kind: Any) -> Any:
         options = dict(self.options)

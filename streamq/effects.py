@@ -75,7 +75,7 @@ class Effects:
         if not mapping:
             raise ConfigurationError("zadd needs at least one member")
         for member, score in mapping.items():
-            if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            if isinstance(score, bool) or not isinstance(score, int | float) or not _is_finite(score):
                 raise ConfigurationError(f"zadd: score of {member!r} must be a finite number, not {score!r}")
         return self._note("ZADD", key, *(part for member, score in mapping.items() for part in (float(score), member)))
 
@@ -122,6 +122,13 @@ class Effects:
         return self
 
 
+def _is_finite(score: float) -> bool:
+    try:
+        return math.isfinite(score)
+    except OverflowError:
+        return False  # an int beyond every float
+
+
 def _some(values: tuple[Value, ...], name: str) -> tuple[Value, ...]:
     if not values:
         raise ConfigurationError(f"{name} needs at least one member")
@@ -149,4 +156,7 @@ def _bytes(value: Value, command: str, key: str) -> bytes:
         raise ConfigurationError(
             f"effect {command} on {key!r}: values are str, bytes, int or float, not {type(value).__name__}"
         )
-    return repr(value).encode()
+    try:
+        return repr(value).encode()
+    except ValueError as error:
+        raise ConfigurationError(f"effect {command} on {key!r}: {error}") from None  # an int of thousands of digits

@@ -15,6 +15,7 @@ share a cluster spread over its slots. Everything of one stream has one tag and 
     T:tick:<role>     string, PX   whoever sets it does the maintenance of this tick
     T:wake            stream       written when something became due earlier than sleepers expect
     T:data:<key>      any          keys written by effects
+    T:probe           none         what the user may do is tried on it; never there between two commands
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ class Keys:
         "meta",
         "name",
         "prefix",
+        "probe",
         "scheduled",
         "stream",
         "wake",
@@ -108,6 +110,7 @@ class Keys:
         self.meta = f"{self.prefix}:meta"
         self.workers = f"{self.prefix}:workers"
         self.wake = f"{self.prefix}:wake"
+        self.probe = f"{self.prefix}:probe"
 
     def tick(self, role: str) -> str:
         """Key of the token for one tick of a maintenance role, such as ``reclaim:workers``."""

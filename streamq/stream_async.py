@@ -84,8 +84,8 @@ class AsyncStream(Generic[T]):
 
         Args:
             payload: Of the stream's type; at most `max_payload` bytes encoded.
-            job_id: Makes adding idempotent: while the ID is ready, pending, or remembered as done (`idempotency_ttl`),
-                nothing is added and the answer says where the job is. The payload of the first stands. 1 to 512 bytes
+            job_id: Makes adding idempotent: for `idempotency_ttl` after the job was added, retried or done, nothing is
+                added and the answer says where the job is. The payload of the first stands. 1 to 512 bytes
                 of UTF-8 without control characters.
             headers: Text that travels with the job, such as a trace ID.
 
@@ -144,7 +144,7 @@ class AsyncStream(Generic[T]):
         Raises:
             ConnectionLostError: Jobs may be pending unseen; they come back by `reclaim` when their lease has run out.
 
-        Round trips: 1 (a first call 2 more; 1 more when a job has a chosen ID). Atomic: yes (XREADGROUP).
+        Round trips: 1 (a first call 4 more; 1 more when a job has a chosen ID). Atomic: yes (XREADGROUP).
         """
         await self._prepare()
         return await self._run(intake.read(self._spec, _consumer(consumer), count=_count(count), block_ms=_block_ms(block)))

@@ -62,11 +62,11 @@ class Plain(Stream):
 def open_stream(
     colour: str,
     name: str,
-    type: Any = dict,
+    type: Any = dict,  # noqa: A002  # as Stream has it
     *,
     redis: Any,
     deployment: str | None = None,
-    **options: Any,  # noqa: A002  # as Stream has it
+    **options: Any,
 ) -> Any:
     """A stream of that colour with blocking methods; to be closed by ``close``. `options` are `StreamOptions`."""
     settings = {"redis": redis, "deployment": deployment, "options": StreamOptions(**options)}
@@ -86,7 +86,13 @@ def make_stream(redis_url: str, ns: str, colour: str) -> Iterator[Callable[..., 
     registered: set[tuple[str, str]] = set()
     with ExitStack() as stack:
 
-        def make(name: str | None = None, type: Any = dict, *, redis: Any = redis_url, **options: Any) -> Any:  # noqa: A002  # as Stream has it
+        def make(
+            name: str | None = None,
+            type: Any = dict,  # noqa: A002  # as Stream has it
+            *,
+            redis: Any = redis_url,
+            **options: Any,
+        ) -> Any:
             full = ns if name is None else f"{ns}.{name}"
             stream = open_stream(colour, full, type, redis=redis, **options)
             stack.callback(stream.close)

@@ -12,7 +12,16 @@ local function reason_of(err)
   -- 6.2 to 9 wrap an error of a script's call in different ways; the caller wants the server's words alone.
   local reason = string.gsub(err, '^ERR ', '')
   reason = string.gsub(reason, ' script: %x+, on @user_script:%d+%.?$', '')
+  reason = string.gsub(reason, '^.*@user_script: ?%d+: %-?', '')
   return reason
+end
+
+-- Why an increment cannot be, in words; but what the server refuses for now (memory is full, no replicas, a failover) is
+-- an error table: no fault of the effect, so it must not cost the job an attempt.
+local function refusal(err)
+  local words = string.lower(err)
+  if string.find(words, 'not an integer', 1, true) or string.find(words, 'overflow', 1, true) then return reason_of(err) end
+  return redis.error_reply(reason_of(err))
 end
 
 -- flat: count, then per effect: command, number of its key, number of arguments, arguments ...
@@ -34,6 +43,14 @@ local function run(effect)
   return redis.pcall(effect.command, effect.key, unpack(effect.arguments))
 end
 
+local function refused_or_denied(err)
+  local words = string.lower(err)
+  if string.find(words, 'noperm', 1, true) or string.find(words, "can't", 1, true) or string.find(words, 'acl', 1, true) then
+    return reason_of(err)
+  end
+  return refusal(err)
+end
+
 -- What the user may not do. Servers before 7.0 cannot be asked, so there each command is tried on a key of no meaning.
 local function denied(effects, probe)
   local tried = {}
@@ -44,11 +61,9 @@ local function denied(effects, probe)
       end
     elseif not tried[effect.command] then
       tried[effect.command] = true
-      local reply = redis.pcall('UNLINK', probe)
-      if type(reply) == 'table' and reply.err then return i, reason_of(reply.err) end
-      reply = redis.pcall(effect.command, probe, unpack(effect.arguments))
+      local reply = redis.pcall(effect.command, probe, unpack(effect.arguments))
+      if type(reply) == 'table' and reply.err then return i, refused_or_denied(reply.err) end
       redis.call('UNLINK', probe)
-      if type(reply) == 'table' and reply.err then return i, reason_of(reply.err) end
     end
   end
 end
@@ -100,7 +115,7 @@ local function undo(step)
   end
 end
 
--- Nothing on success; else the number of the effect that cannot be applied, and why.
+-- Nothing on success; else the number of the effect that cannot be applied, and why: words, or an error to answer as it is.
 local function apply_effects(effects, probe)
   local bad, why = check_effects(effects, probe)
   if bad then return bad, why end
@@ -114,7 +129,7 @@ local function apply_effects(effects, probe)
       local reply = run(effect)
       if type(reply) == 'table' and reply.err then
         for j = #steps, 1, -1 do undo(steps[j]) end
-        return i, reason_of(reply.err)
+        return i, refusal(reply.err)
       end
       steps[#steps + 1] = { effect = effect, absent = absent }
     end
@@ -125,7 +140,7 @@ local function apply_effects(effects, probe)
       if type(reply) == 'table' and reply.err then
         -- Only a refusal of the very first write gets here (memory is full), so undoing the increments undoes all.
         for j = #steps, 1, -1 do undo(steps[j]) end
-        return i, reason_of(reply.err)
+        return i, refusal(reply.err)
       end
     end
   end

@@ -48,7 +48,12 @@ def _pipeline(parts: Sequence[Command[Any] | Script[Any]]) -> Exchange:
 
 def _transaction(parts: Sequence[Command[Any] | Script[Any]]) -> Exchange:
     # By text the first time each, so that NOSCRIPT cannot turn up inside: the others of the EXEC would have happened.
-    *queued, done = yield [("MULTI",), *_load_first(parts), ("EXEC",)]
+    begun, *queued, done = yield [("MULTI",), *_load_first(parts), ("EXEC",)]
+    if isinstance(begun, Exception):
+        # No transaction was opened, so each ran by itself: every one is guarded, and these are the answers.
+        if any(isinstance(reply, Exception) for reply in queued):
+            _raise(begun, parts[0].keys)
+        return [_element(reply, part.keys) for reply, part in zip(queued, parts, strict=True)]
     if isinstance(done, Exception):
         # EXECABORT only says that something was refused while queueing; that something is the cause.
         _raise(next((reply for reply in queued if isinstance(reply, Exception)), done), parts[0].keys)
@@ -105,6 +110,11 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (failures.NoPermissionError, "NOPERM"),
     (failures.BusyLoadingError, "LOADING"),
     (failures.ExecAbortError, "EXECABORT"),
+    (failures.MasterDownError, "MASTERDOWN"),
+    (failures.ClusterDownError, "CLUSTERDOWN"),
+    (failures.TryAgainError, "TRYAGAIN"),
+    (failures.MovedError, "MOVED"),
+    (failures.AskError, "ASK"),
     (failures.AuthenticationError, "WRONGPASS"),
     (failures.AuthenticationWrongNumberOfArgsError, "WRONGPASS"),
 )

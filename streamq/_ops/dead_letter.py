@@ -125,7 +125,7 @@ def _letter(stream: str, letter_id: str, fields: list[bytes]) -> DeadLetter:
 
     def number(name: str) -> int:
         value = meta.get(f"dead:{name}".encode(), b"")
-        return int(value) if value.isdigit() else 0
+        return int(value) if value.isdigit() and len(value) <= 15 else 0  # noqa: PLR2004  # a foreign one may be huge
 
     def moment(name: str) -> datetime | None:
         return datetime.fromtimestamp(ms / 1000, UTC) if 0 < (ms := number(name)) < 10**14 else None

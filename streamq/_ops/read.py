@@ -6,7 +6,8 @@ import logging
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from streamq._requests import Arg, Command, Pipeline, Plan, ask, ask_each
+from streamq import _scripts
+from streamq._requests import Arg, Command, Pipeline, Plan, Transaction, ask, ask_each
 from streamq._scripts import text
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, ServerError, ServerTooOldError
@@ -36,32 +37,47 @@ class Delivery:
 
 
 def prepare(spec: Spec[T]) -> Plan[None]:
-    """Make the group, from the stream's beginning, and see that the server can do what streamq needs.
+    """Make the group, from the stream's beginning, and see that the server, and the user, can do what streamq needs.
 
-    Two requests in one write; then one more to the registry, which has a slot of its own.
+    Four requests; the last one goes to the registry, which has a slot of its own. A group that is there
+    already is enough: with memory full, making one is refused, and reading is what frees memory.
     """
-    stream, group = spec.keys.stream, spec.options.group
-    probe = f"{spec.keys.prefix}:probe"  # never written
-    made, can = yield from ask_each(
-        Pipeline(
-            (
-                Command(("XGROUP", "CREATE", stream, group, "0", "MKSTREAM"), (stream,), _ignore),
-                Command(("XAUTOCLAIM", probe, "g", "c", "0", "0", "COUNT", "1"), (probe,), _ignore),
-            )
+    stream, probe = spec.keys.stream, spec.keys.probe
+    old: Command[Any] = Command(("XAUTOCLAIM", probe, "g", "c", "0", "0", "COUNT", "1"), (probe,), _ignore)
+    answers: list[Any] = yield from ask_each(Pipeline((old, _scripts.check(spec.keys))))
+    too_old, denied = answers
+    if isinstance(too_old, ServerTooOldError):
+        raise ServerTooOldError(f"streamq needs Redis 6.2, Valkey, or later: {too_old}")
+    if isinstance(denied, Exception):
+        raise denied
+    in_exec = yield from ask_each(Transaction((Command(("EXISTS", probe), (probe,), _ignore),)))
+    if denied or isinstance(in_exec[0], Exception):
+        raise ConfigurationError(
+            f"the user may not run {', '.join(denied) or in_exec[0]} on {stream}; streamq needs it"
         )
+    made = yield from ask_each(
+        Pipeline((Command(("XGROUP", "CREATE", stream, spec.options.group, "0", "MKSTREAM"), (stream,), _ignore),))
     )
-    if isinstance(can, ServerTooOldError):
-        raise ServerTooOldError(f"streamq needs Redis 6.2, Valkey, or later: {can}")
-    if isinstance(can, ConfigurationError):
-        raise can  # the user may not run it: better said now than when the first worker has died
-    if isinstance(made, ConfigurationError):
-        kind = yield from ask(Command(("TYPE", stream), (stream,), text))
-        if kind not in {"stream", "none"}:
-            raise ConfigurationError(f"key {stream} holds a {kind}, not a stream: rename it, or choose another name")
-    if isinstance(made, Exception) and not (isinstance(made, ServerError) and made.code == "BUSYGROUP"):
-        raise made
+    if isinstance(made[0], Exception) and not (yield from _has_group(spec, made[0])):
+        raise made[0]
     names = registry(spec.keys.deployment)
-    yield from ask(Command(("SADD", names, spec.keys.name), (names,), _ignore))
+    listed = Pipeline((Command(("SADD", names, spec.keys.name), (names,), _ignore),))
+    for answer in (yield from ask_each(listed)):
+        if isinstance(answer, ConfigurationError):
+            raise answer  # a missing permission; a refusal for now only means that SCAN must find the stream
+
+
+def _has_group(spec: Spec[T], error: Exception) -> Plan[bool]:
+    if isinstance(error, ServerError) and error.code == "BUSYGROUP":
+        return True
+    stream = spec.keys.stream
+    kind = yield from ask(Command(("TYPE", stream), (stream,), text))
+    if kind not in {"stream", "none"}:
+        raise ConfigurationError(f"key {stream} holds a {kind}, not a stream: rename it, or choose another name")
+    if kind == "none" or isinstance(error, ConfigurationError):
+        return False
+    groups = yield from ask(Command(("XINFO", "GROUPS", stream), (stream,), _group_names))
+    return spec.options.group in groups
 
 
 def new(spec: Spec[T], consumer: str, *, count: int, block_ms: int | None) -> Plan[list[Delivery]]:
@@ -139,6 +155,10 @@ def _pending_rows(reply: Any) -> list[tuple[str, int]]:
 
 def _entry(reply: Any) -> list[bytes] | None:
     return reply[0][1] if reply else None
+
+
+def _group_names(reply: Any) -> list[str]:
+    return [text(row[1]) for row in reply]
 
 
 def _ignore(reply: Any) -> None:

@@ -42,6 +42,7 @@ def inspect(
 
 def _table(snapshots: list[Snapshot]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table()
@@ -50,11 +51,13 @@ def _table(snapshots: list[Snapshot]) -> None:
     for title in ("ready", "pending", "scheduled", "dead", "done", "retried", "consumers"):
         table.add_column(title, justify="right")
     for one in snapshots:
-        table.add_row(shown(one.name), "", f"{one.ready:,}", f"{one.pending:,}", f"{one.scheduled:,}", f"{one.dead:,}")
+        table.add_row(
+            escape(shown(one.name)), "", f"{one.ready:,}", f"{one.pending:,}", f"{one.scheduled:,}", f"{one.dead:,}"
+        )
         for group in one.groups.values():
             ready = f"{group.ready:,}" if group.exact else f">= {group.ready:,}"
             table.add_row(
-                "", shown(group.name), ready, f"{group.pending:,}", "", f"{group.dead:,}",
+                "", escape(shown(group.name)), ready, f"{group.pending:,}", "", f"{group.dead:,}",
                 f"{group.done:,}", f"{group.retried:,}", f"{group.consumers:,}",
             )  # fmt: skip
     Console().print(table)

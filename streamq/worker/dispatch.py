@@ -81,13 +81,13 @@ class Dispatcher(Generic[T]):
                 return Outcome(job, End.CANCELLED)
             return self._failed(job, asyncio.CancelledError("raised by the handler"))
         except Reject as word:
-            return Outcome(job, End.REJECTED, error=str(word))
+            return Outcome(job, End.REJECTED, error=_text(word))
         except BaseException as error:  # noqa: BLE001  # one job's SystemExit must not end the worker
             return self._failed(job, error)
 
     def _failed(self, job: Job[T], error: BaseException) -> Outcome[T]:
         if isinstance(error, Retry):
-            return Outcome(job, End.FAILED, error=str(error))
+            return Outcome(job, End.FAILED, error=_text(error))
         # The message may quote the payload: it is kept with the job, and does not go to the log.
         kind = type(error).__name__
         level = (
@@ -96,11 +96,18 @@ class Dispatcher(Generic[T]):
             else logging.WARNING
         )
         _log.log(level, "job %s (entry %s, attempt %d) failed: %s", job.id, job.entry_id, job.attempt, kind)
-        return Outcome(job, End.FAILED, error=f"{kind}: {error}")
+        return Outcome(job, End.FAILED, error=f"{kind}: {_text(error)}")
 
     def close(self) -> None:
         """Let idle threads end. A running handler is not waited for."""
         self._threads.close()
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # an exception of the user's may fail in its own __str__
+        return "(its text cannot be shown)"
 
 
 def _takes_job(handler: Callable[..., Any]) -> bool:

@@ -26,7 +26,7 @@ from streamq._ops import lease, settle
 from streamq._ops import read as reading
 from streamq._scripts import Fence, Held
 from streamq.backoff import to_ms
-from streamq.errors import ConfigurationError, ConnectionLostError, StreamqError
+from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
 from streamq.messages import Job
 from streamq.stream import Stream
 from streamq.stream_async import AsyncStream
@@ -40,6 +40,9 @@ R = TypeVar("R")
 
 SUSPECTS = 8
 """Most suspects held at once. They run one by one, so more of them would wait here while other workers could run them."""
+
+ALONE_S = 30.0
+"""Longest time that other suspects wait here for one that runs alone, if the lease is not shorter."""
 
 MAX_CONCURRENCY = 1_000
 
@@ -88,6 +91,8 @@ class Worker(Generic[T]):
         self._starting: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._suspects: deque[Job[T]] = deque()
+        self._released: deque[Job[T]] = deque()
+        self._recovered: deque[Job[T]] = deque()
         self._slot_free = asyncio.Event()
         self._next_tick = 0.0
         self._page_cut_short = False
@@ -111,17 +116,31 @@ class Worker(Generic[T]):
         loop = self._loop
         if loop is None:
             self._stopping.set()
-        else:
+        elif not loop.is_closed():
             loop.call_soon_threadsafe(self._stopping.set)
 
     async def _run_with_signals(self) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # asyncio.run made one
-        if threading.current_thread() is threading.main_thread():
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._on_signal, task)
-        await self.run_async()
+        if threading.current_thread() is not threading.main_thread():
+            await self.run_async()
+            return
+        loop = asyncio.get_running_loop()
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        for number in before:
+            loop.add_signal_handler(number, self._on_signal, task)
+        try:
+            await self.run_async()
+        finally:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+    async def _end_heartbeat(self, beat: Heartbeat) -> None:
+        beat.stop()
+        deadline = self._now() + 1.0
+        while beat.is_running and self._now() < deadline:  # noqa: ASYNC110  # of a thread
+            await asyncio.sleep(0.005)  # a beat under way may wait for the server; it ends by itself
 
     def _on_signal(self, task: asyncio.Task[Any]) -> None:
         if self._stopping.is_set():
@@ -136,7 +155,7 @@ class Worker(Generic[T]):
         if self._loop is not None:
             raise ConfigurationError("this worker has run already; make another one")
         self._loop = asyncio.get_running_loop()
-        main = self._settings.named(f"streamq-{self.consumer}").asynchronous()
+        main = self._settings.asynchronous()
         beat = Heartbeat(
             self._spec, self.consumer, self._settings.blocking(), held=self._renewable, lost=self._found_lost
         )
@@ -151,12 +170,12 @@ class Worker(Generic[T]):
                 await _first_of(self._consume(), settling)
                 await _first_of(self._finish(), settling)
             finally:
-                beat.stop()
+                await self._end_heartbeat(beat)
         finally:
-            settling.cancel()
-            for task in self._running.values():
+            left = [settling, *self._running.values()]
+            for task in left:
                 task.cancel()
-            await asyncio.gather(settling, *self._running.values(), return_exceptions=True)
+            await asyncio.wait(left, timeout=1.0)  # a handler that ignores its cancel does not hold up the end
             self._dispatcher.close()
             await main.aclose()
             _log.info("worker %s has stopped", self.consumer)
@@ -165,66 +184,84 @@ class Worker(Generic[T]):
 
     async def _consume(self) -> None:
         failures = 0
-        lost_read = False
+        lost_reply = False
         while not self._stopping.is_set():
             try:
-                if lost_read:
+                if lost_reply:
                     await self._recover()
-                    lost_read = False
+                    lost_reply = False
                 await self._step()
                 failures = 0
             except ConfigurationError as error:
                 # The key's type or a permission changed under us: not worth more than a try a second.
-                _log.error("stream %s cannot be read: %s", self._spec.keys.name, error)  # ours says it all
+                lost_reply = True
+                _log.error("stream %s cannot be read: %s", self._spec.keys.name, error)  # says it all
                 await self._pause(1.0)
             except StreamqError as error:
                 failures += 1
-                lost_read = True
+                lost_reply = True
                 _log.warning("stream %s cannot be read (%d in a row): %s", self._spec.keys.name, failures, error)
                 await self._pause(RETRY_PAUSE.delay_ms(failures, random.random()) / 1000)  # noqa: S311  # jitter
 
     async def _step(self) -> None:
-        if self._suspects:
-            await self._run_alone(self._suspects.popleft())
-            return
-        free = self._concurrency - len(self._running)
-        if free == 0:
+        free = self._free()
+        if free <= 0:
             self._slot_free.clear()
             await self._or_stop(self._slot_free.wait())
-            return
-        if self._now() >= self._next_tick:
+        elif self._recovered:
+            self._take(self._recovered.popleft())
+        elif self._released:
+            await self._start(self._released.popleft())
+        elif self._suspects:
+            await self._run_alone(self._suspects.popleft())
+        elif self._now() >= self._next_tick:
             await self._reclaim(free)
-            return
-        wait_ms = min(self._block_ms, max(round((self._next_tick - self._now()) * 1000), 1))
-        for job in await self._driver.run(intake.read(self._spec, self.consumer, count=free, block_ms=wait_ms)):
-            self._take(job)
+        else:
+            wait_ms = min(self._block_ms, max(round((self._next_tick - self._now()) * 1000), 1))
+            for job in await self._driver.run(intake.read(self._spec, self.consumer, count=free, block_ms=wait_ms)):
+                self._take(job)
+
+    def _free(self) -> int:
+        """Handlers that may start now. Outcomes that wait to be settled hold up reading before they pile up."""
+        waiting = len(self._recovered) + len(self._released) + len(self._suspects)
+        unsettled = len(self._held) - waiting - len(self._running)
+        return self._concurrency - len(self._running) - max(unsettled - self._concurrency, 0)
 
     async def _recover(self) -> None:
         """Take up what a request without reply left with us.
 
-        A read has charged its jobs one delivery, so they start like any new job. What a reclaim claimed is not charged yet,
-        and one with more deliveries can only come from a reclaim.
+        A read has charged its jobs one delivery, so they only need a slot. What a reclaim claimed is not charged yet, and
+        a job with more deliveries can only come from a reclaim.
         """
-        jobs = await self._driver.run(intake.recover(self._spec, self.consumer, frozenset(self._held)))
-        for job in jobs:
-            self._held[job.entry_id] = job
-            if self._lost_reclaim or job.deliveries != 1:
-                self._suspects.append(job)
-            else:
-                self._take(job)
-        self._lost_reclaim = False
+        while True:
+            jobs = await self._driver.run(intake.recover(self._spec, self.consumer, frozenset(self._held)))
+            for job in jobs:
+                self._held[job.entry_id] = job
+                if self._lost_reclaim or job.deliveries != 1:
+                    self._unstarted(job)
+                else:
+                    self._recovered.append(job)
+            if not jobs:
+                self._lost_reclaim = False
+                return
+
+    def _unstarted(self, job: Job[T]) -> None:
+        """Keep a reclaimed job until it may start. Given back before it was ever started, it is no suspect."""
+        (self._suspects if job.deliveries else self._released).append(job)
 
     async def _reclaim(self, free: int) -> None:
         tick = maintenance.tick_ms(self._spec.options.lease_ms) / 1000
-        self._next_tick = self._now() + tick * random.uniform(0.75, 1.25)  # noqa: S311  # jitter: fleets must not march in step
+        self._next_tick = self._now() + tick * random.uniform(0.75, 1.25)  # noqa: S311  # fleets must not march in step
         count = min(free, SUSPECTS)
         plan = maintenance.reclaim(
             self._spec, self.consumer, count=count, exclude=list(self._held), has_token=self._page_cut_short
         )
         self._page_cut_short = False
-        self._lost_reclaim = True
-        answer = await self._driver.run(plan)
-        self._lost_reclaim = False
+        try:
+            answer = await self._driver.run(plan)
+        except StreamqError:
+            self._lost_reclaim = True
+            raise
         if answer is None:
             return
         if len(answer.claimed) + len(answer.dead) >= count:
@@ -232,32 +269,40 @@ class Worker(Generic[T]):
             self._next_tick = 0.0
         for job in answer.claimed:
             self._held[job.entry_id] = job
-        self._suspects.extend(job for job in answer.claimed if job.deliveries > 0)
-        for job in answer.claimed:
-            if job.deliveries == 0:  # given back before it was ever started: no suspect
-                await self._start(job)
+            self._unstarted(job)
 
     async def _run_alone(self, job: Job[T]) -> None:
         while self._running and not self._stopping.is_set():
             self._slot_free.clear()
             await self._or_stop(self._slot_free.wait())
-        await self._or_stop(self._settler.flushed())
+        await self._or_stop(self._settler.tried())
         if job.lease_lost:
             self._held.pop(job.entry_id, None)
-        elif self._stopping.is_set():
+            return
+        if self._stopping.is_set():
             self._suspects.appendleft(job)
-        elif (task := await self._start(job)) is not None:
-            await self._or_stop(asyncio.wait([task]))
-            await self._or_stop(self._settler.flushed())
+            return
+        task = await self._start(job)
+        if task is None:
+            return
+        await self._or_stop(asyncio.wait([task], timeout=min(self._spec.options.lease_ms / 1000, ALONE_S)))
+        if not task.done():
+            await self._give_back()  # it may take long, or for ever: the others must not wait for it here
+        await self._or_stop(asyncio.wait([task]))
+        await self._or_stop(self._settler.tried())
 
     async def _start(self, job: Job[T]) -> asyncio.Task[None] | None:
         """Count the start of a reclaimed job, then run it; None if it is not ours any more."""
+        if job.lease_lost:
+            self._held.pop(job.entry_id, None)
+            return None
         self._starting.add(job.entry_id)
         target = Held(job.entry_id, job.deliveries + 1)
         try:
             mine = await self._driver.run(lease.start(self._spec, self.consumer, target))
         except StreamqError:
-            self._suspects.appendleft(job)  # it may have counted; it names its target, so it is simply asked again
+            # It may have counted. It names its target, so it is simply asked again.
+            (self._suspects if job.deliveries else self._released).appendleft(job)
             raise
         self._starting.discard(job.entry_id)
         if not mine:
@@ -288,11 +333,16 @@ class Worker(Generic[T]):
 
     def _on_settled(self, outcome: Outcome[T]) -> None:
         self._held.pop(outcome.job.entry_id, None)
+        self._slot_free.set()
 
     # Leases; called in the heartbeat's thread
 
     def _renewable(self) -> list[Held]:
-        return [Held(j.entry_id, j.deliveries) for j in list(self._held.values()) if j.entry_id not in self._starting]
+        return [
+            Held(job.entry_id, job.deliveries)
+            for job in list(self._held.values())
+            if job.entry_id not in self._starting and not job.lease_lost
+        ]
 
     def _found_lost(self, held: Held, fence: Fence) -> None:
         job = self._held.get(held.entry_id)
@@ -313,10 +363,9 @@ class Worker(Generic[T]):
     # The end
 
     async def _finish(self) -> None:
-        """Give back what has not started, let the rest end, settle it."""
-        if self._suspects:
-            await self._release([job for job in self._suspects if not job.lease_lost])
-            self._suspects.clear()
+        """Give back what has not started, let the rest end, settle it: all of it within `drain`, and a second of grace."""
+        deadline = self._now() + self._drain_s
+        await self._give_back()
         if self._running:
             await asyncio.wait(list(self._running.values()), timeout=self._drain_s)
         if self._running and self._dispatcher.is_async:
@@ -325,15 +374,24 @@ class Worker(Generic[T]):
                 task.cancel()
             await asyncio.wait(list(self._running.values()), timeout=1.0)
         try:
-            await asyncio.wait_for(self._settler.flushed(), timeout=max(self._drain_s, 1.0))
+            await asyncio.wait_for(self._settler.flushed(), timeout=max(deadline - self._now(), 1.0))
         except TimeoutError:
             _log.error("some outcomes could not be settled before the end; their jobs come back by their leases")
 
-    async def _release(self, jobs: list[Job[T]]) -> None:
-        try:
-            await self._driver.run(settle.release(self._spec, jobs, charged=False))
-        except StreamqError as error:
-            _log.warning("%d jobs were not released, their leases bring them back: %s", len(jobs), error)
+    async def _give_back(self) -> None:
+        """Release what is held and not started: reclaimed jobs uncharged, lost reads with their charge taken back."""
+        reclaimed = [*self._released, *self._suspects]
+        for jobs, charged in ((reclaimed, False), (list(self._recovered), True)):
+            ours = [job for job in jobs if not job.lease_lost]
+            try:
+                await self._driver.run(settle.release(self._spec, ours, charged=charged))
+            except StreamqError as error:
+                _log.warning("%d jobs were not released, their leases bring them back: %s", len(ours), error)
+            for job in jobs:
+                self._held.pop(job.entry_id, None)
+        self._released.clear()
+        self._suspects.clear()
+        self._recovered.clear()
 
     # Small things
 
@@ -342,9 +400,10 @@ class Worker(Generic[T]):
         while True:
             try:
                 await self._driver.run(plan(self._spec))
-            except ConnectionLostError as error:
+            except (ConnectionLostError, ServerError) as error:
+                # Unreachable, or refusing for now (memory is full, no replicas, a failover): a worker outlasts both.
                 failures += 1
-                _log.warning("%s", error)
+                _log.warning("stream %s cannot be opened yet: %s", self._spec.keys.name, error)
                 await self._pause(RETRY_PAUSE.delay_ms(failures, random.random()) / 1000)  # noqa: S311  # jitter
                 if self._stopping.is_set():
                     return

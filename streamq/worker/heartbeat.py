@@ -57,10 +57,13 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and wait for a beat under way."""
+        """End, after a beat that may be under way. Does not wait."""
         self._stop.set()
-        self._thread.join()
-        self._driver.close()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
 
     def _run(self) -> None:
         pause = self._spec.options.lease_ms / 1000 / RENEWALS_PER_LEASE
@@ -72,6 +75,7 @@ class Heartbeat:
                 _log.warning("leases of stream %s were not renewed: %s", self._spec.keys.name, error)
             except Exception:  # noqa: BLE001  # a heartbeat must not die of a mistake of ours
                 _log.exception("heartbeat of stream %s failed; going on", self._spec.keys.name)
+        self._driver.close()
 
     def _beat(self) -> None:
         held = self._held()

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from streamq._flows import intake
 from streamq._requests import Command, Plan, ask
 from streamq._spec import Spec
+from streamq.errors import ServerError
 from streamq.messages import Reclaimed
 
 T = TypeVar("T")
@@ -38,8 +39,13 @@ def reclaim(
     if not has_token:
         key = spec.keys.tick(f"reclaim:{spec.options.group}")
         tick = tick_ms(spec.options.lease_ms)
-        if not (yield from ask(Command(("SET", key, consumer, "NX", "PX", tick), (key,), _is_set))):
-            return None
+        try:
+            if not (yield from ask(Command(("SET", key, consumer, "NX", "PX", tick), (key,), _is_set))):
+                return None
+        except ServerError as error:
+            if error.code != "OOM":
+                raise
+            # Memory is full: the token only spares work. Reclaiming writes nothing new, and drains what fills the memory.
     return (
         yield from intake.reclaim(spec, consumer, count=count, min_idle_ms=None, raise_count=False, exclude=exclude)
     )

@@ -42,42 +42,67 @@ class Settler(Generic[T]):
         self._consumer = consumer
         self._driver = driver
         self._settled = settled
-        self._waiting: list[Outcome[T]] = []
+        self._new: list[Outcome[T]] = []
+        self._refused: list[Outcome[T]] = []
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._tried = asyncio.Event()
+        self._tried.set()
+        self._empty = asyncio.Event()
+        self._empty.set()
         self._failures = 0
+        self._unreachable = False
+        self._again_at = 0.0
 
     def put(self, outcome: Outcome[T]) -> None:
         """Settle `outcome` soon."""
-        self._waiting.append(outcome)
-        self._idle.clear()
+        self._new.append(outcome)
+        self._tried.clear()
+        self._empty.clear()
         self._wake.set()
 
+    async def tried(self) -> None:
+        """Wait until every outcome was settled, or refused at least once."""
+        await self._tried.wait()
+
     async def flushed(self) -> None:
-        """Wait until all outcomes are settled."""
-        await self._idle.wait()
+        """Wait until every outcome is settled."""
+        await self._empty.wait()
 
     async def run(self) -> None:
-        """Settle what comes, until cancelled."""
+        """Settle what comes, until cancelled. What was refused is tried again later, and holds up nothing else."""
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+            batch = await self._next_batch()
             left = await self._settle(batch)
-            self._waiting[:0] = left
             if left:
                 self._failures += 1
-                await asyncio.sleep(RETRY_PAUSE.delay_ms(self._failures) / 1000)
-            else:
+                self._again_at = _now() + RETRY_PAUSE.delay_ms(self._failures) / 1000
+                self._refused += left
+            elif batch:
                 self._failures = 0
-            if self._waiting:
-                self._wake.set()
-            else:
-                self._idle.set()
+            if not self._new:
+                self._tried.set()
+                if not self._refused:
+                    self._empty.set()
+
+    async def _next_batch(self) -> list[Outcome[T]]:
+        while True:
+            now = _now()
+            if self._refused and now >= self._again_at:
+                batch, self._refused = self._refused[:MAX_BATCH], self._refused[MAX_BATCH:]
+                return batch
+            if self._new and not (self._unreachable and now < self._again_at):
+                batch, self._new = self._new[:MAX_BATCH], self._new[MAX_BATCH:]
+                return batch
+            self._wake.clear()
+            pause = max(self._again_at - now, 0.001) if self._refused or self._new else None
+            try:
+                await asyncio.wait_for(self._wake.wait(), pause)
+            except TimeoutError:
+                continue
 
     async def _settle(self, batch: list[Outcome[T]]) -> list[Outcome[T]]:
         """Settle a batch; returns those that could not be, to be tried again."""
+        self._unreachable = False
         for outcome in batch:
             if outcome.job.lease_lost:
                 self._log_lost(outcome, gone=False)
@@ -155,6 +180,11 @@ class Settler(Generic[T]):
         _log.warning("job %s (entry %s) %s; its outcome was dropped", job.id, job.entry_id, how)
 
     def _report(self, error: Exception, batch: list[Outcome[T]]) -> None:
+        self._unreachable |= isinstance(error, ConnectionLostError)
         level = logging.WARNING if isinstance(error, ConnectionLostError) else logging.ERROR
         first = batch[0].job.entry_id
         _log.log(level, "%d outcomes (first: entry %s) are not settled yet: %s", len(batch), first, error)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -144,7 +144,6 @@ def test_a_payload_at_the_limit(make_stream):
     assert s.read("w")[0].payload == b"x" * 1_000
 
 
-@pytest.mark.covers("F13")
 @pytest.mark.parametrize(
     "headers", [{"a b": "x"}, {"": "x"}, {"x": 7}, {"x": "\ud800"}, {7: "x"}, {f"h{n}": "x" for n in range(65)}]
 )

@@ -19,6 +19,7 @@ from look import Row, State
 
 from streamq import AsyncStream, Backoff, ConnectionLostError, Effects, LeaseLostError, Stream
 from streamq._scripts import source
+from streamq.keys import registry
 
 
 def script(name):
@@ -182,10 +183,10 @@ def test_the_reply_of_a_read_is_lost(make_stream, raw, proxy):
 
 def test_a_connection_that_the_server_closed_meanwhile(make_stream, raw, colour):
     s = make_stream()
+    others = {client["id"] for client in raw.client_list()}
     s.add({"n": 0})
-    for client in raw.client_list():
-        if int(client["id"]) != raw.client_id():
-            raw.client_kill_filter(_id=client["id"])
+    [own] = {client["id"] for client in raw.client_list()} - others
+    raw.client_kill_filter(_id=own)
     if colour == "async":
         s.pause(0.1)  # as any program's loop would run meanwhile
     added = s.add({"n": 1})  # noticed before anything was sent
@@ -382,10 +383,10 @@ def test_tasks_share_one_object(redis_url, ns, raw):
             return sorted(job.payload["n"] for jobs in read for job in jobs)
 
     assert asyncio.run(work()) == list(range(200))
+    raw.srem(registry(None), ns)
 
 
-@pytest.mark.covers("C79", "C01")
-def test_a_cancelled_read_leaves_no_reply_behind(redis_url, ns):
+def test_a_cancelled_read_leaves_no_reply_behind(redis_url, ns, raw):
     async def work():
         async with AsyncStream(ns, redis=redis_url) as stream:
             for _ in range(20):
@@ -397,3 +398,4 @@ def test_a_cancelled_read_leaves_no_reply_behind(redis_url, ns):
                 assert await stream.ack(job)
 
     asyncio.run(work())
+    raw.srem(registry(None), ns)

@@ -175,7 +175,6 @@ def test_verbs_say_that_the_job_is_settled(make_stream, raw, verb):
     assert look.state(raw, s) == before
 
 
-@pytest.mark.covers("S2")
 def test_release_gives_back_uncharged(make_stream, raw):
     s = make_stream()
     entry_id = s.add({}).entry_id

@@ -311,7 +311,7 @@ def test_stale_entries_behind_many_live_ones(make_stream, raw, live):
     assert Counter(row.consumer for row in look.pending(raw, s).values()) == {"alive": live, "w": 100}
 
 
-@pytest.mark.covers("F15", "F5")
+@pytest.mark.covers("F5")
 def test_the_cursor_wraps_around(make_stream, raw):
     s = make_stream()
     ids = held(s, 5)

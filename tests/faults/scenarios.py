@@ -165,13 +165,21 @@ def reading_again(w: World) -> Plan[None]:
         yield from w.recovering("A", then=w.committing)
 
 
+def reclaiming_again(w: World) -> Plan[None]:
+    """As a worker does when the reply to its reclaim was lost."""
+    try:
+        yield from w.working("W", count=1)
+    except ConnectionLostError:
+        yield from w.recovering("W", started=False)
+
+
 def _reclaimers() -> Iterator[Scenario]:
     for count in (1, 2, 3):
         yield Scenario(
             name=f"2 reclaimers of {count}",
             verbs=verbs("reclaim", "dead-letter", "commit"),
             seed=two_spent_three_stale,
-            plans={"A": reclaimer("A", count, run=True), "B": reclaimer("B", count, run=True)},
+            plans={"A": reclaimer("A", count, run=True), "B": reclaimer("B", count, run=count < 3)},
             rows=("F1", "F4", "S6", "C02"),
         )
         yield Scenario(
@@ -428,6 +436,7 @@ MEETINGS: tuple[Scenario, ...] = (
         verbs=verbs("start", "reclaim", "commit"),
         seed=released,
         plans={"A": worker("A"), "B": reclaimer("B", run=True), "late": held(World.committing)},
+        modes=(Mode.CRASH,),
         rows=("F9",),
     ),
     Scenario(
@@ -543,6 +552,14 @@ MEETINGS: tuple[Scenario, ...] = (
         verbs=verbs(),
         seed=nothing,
         plans={name: lambda w: w.applying_once("o") for name in "PQR"},
+        rows=("I1",),
+    ),
+    Scenario(
+        name="duplicate that was started | worker's lost reclaim, taken up again",
+        verbs=verbs("reclaim", "claim ID", "release", "start"),
+        seed=duplicate_charged,
+        plans={"other": held(World.rejecting, "b"), "worker": reclaiming_again},
+        modes=(Mode.CUT,),
         rows=("I1",),
     ),
     Scenario(

@@ -443,8 +443,10 @@ class World:
             self._refused(job)
 
     def _refused(self, job: Job[dict], group: str = "") -> None:
-        """A delivery was not settled, or not renewed: then it must not have been the latest one of its entry."""
+        """A delivery was not settled, or not renewed: nothing was changed, and it was not the latest one of its entry."""
         place = self._named(group), job.entry_id
+        if self._rows_before.get(place) != self._rows.get(place):
+            raise Violation(f"{self._actor}: {job!r} was refused, but its entry is {self._rows.get(place)} now")
         same = self._epoch_of[id(job)] == self._epochs_before[place]
         if same and self._rows_before.get(place) == (job._consumer, job.deliveries):
             raise Violation(f"{self._actor}: {job!r} is the latest delivery, but was refused")
@@ -471,11 +473,16 @@ class World:
         jobs = yield from intake.read(self.spec(group), consumer, count=count, block_ms=None)
         return (yield from self._go_on(jobs, then, group, started=True))
 
-    def recovering(self, consumer: str, *, then: Callable[..., Plan[Any]] | None = None) -> Plan[int]:
-        """Take up what a lost read left with this consumer; how many."""
+    def recovering(
+        self, consumer: str, *, then: Callable[..., Plan[Any]] | None = None, started: bool = True
+    ) -> Plan[None]:
+        """Take up what a lost read (started) or a worker's lost reclaim (not yet) left with this consumer."""
         group = self._named()
         jobs = yield from intake.recover(self.spec(group), consumer, frozenset())
-        return (yield from self._go_on(jobs, then, group, started=True))
+        if started:
+            yield from self._go_on(jobs, then, group, started=True)
+        else:
+            yield from self._start_each(jobs, then, group)
 
     def reclaiming(
         self, consumer: str, *, count: int = 100, then: Callable[..., Plan[Any]] | None = None, group: str = ""
@@ -493,11 +500,14 @@ class World:
         group = self._named()
         spec = self.spec(group)
         page = yield from intake.reclaim(spec, consumer, count=count, min_idle_ms=0, raise_count=False)
-        for job in page.claimed:
+        yield from self._start_each(page.claimed, then, group)
+
+    def _start_each(self, jobs: list[Job[dict]], then: Callable[..., Plan[Any]] | None, group: str) -> Plan[None]:
+        for job in jobs:
             self._hand_out(job, group, started=False)
-        for job in page.claimed:
+        for job in jobs:
             target = Held(job.entry_id, job.deliveries + 1)
-            if not (yield from lease.start(spec, consumer, target)):
+            if not (yield from lease.start(self.spec(group), job._consumer, target)):
                 continue
             job.deliveries += 1
             self._hand_out(job, group, started=True)

@@ -156,11 +156,6 @@ def test_a_tag_of_one_type_alone():
     assert found.reason == "unknown_type"
 
 
-def test_malformed_entries_keep_their_id_and_attempts():
-    found = decoded("job", "{", "sq:id", "a", "sq:attempt", "4")
-    assert (found.job_id, found.attempts) == ("a", 3)
-
-
 @pytest.mark.covers("F13")
 @pytest.mark.parametrize(("count", "fits"), [(256, True), (257, False)])
 def test_the_most_fields(count, fits):

@@ -88,7 +88,7 @@ def test_every_script_has_a_constructor():
     assert all(name == script.name for name, script in calls().items())
 
 
-@pytest.mark.covers("C60", "C2")
+@pytest.mark.covers("C60")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_constructor_gives_the_keys_of_the_header(name):
     given = [pattern(key) for key in calls()[name].keys]

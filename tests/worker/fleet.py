@@ -130,6 +130,7 @@ def options_of(settings: dict[str, Any]) -> StreamOptions:
 
 def main(argument: str) -> None:
     """Work until SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the worker has its own handlers
     given = json.loads(argument)
     logging.basicConfig(level=logging.WARNING, format="%(process)d %(name)s %(levelname)s %(message)s")
     events = Events(given["events"])
@@ -213,6 +214,7 @@ class Fleet:
         """SIGTERM to all that run; their exit statuses."""
         self._end_supervision()
         alive = [process for process in self.processes if process.poll() is None]
+        until(lambda: {p.pid for p in alive} <= {event.pid for event in self.events.all("up")})
         for process in alive:
             process.terminate()
         return [process.wait(timeout) for process in alive]

@@ -24,7 +24,7 @@ def names(letters):
 
 @pytest.mark.covers("C04", "S4")
 def test_a_job_that_kills_its_process_is_buried_and_its_neighbours_are_not(make_stream, redis_url, ns, raw, tmp_path):
-    settings = {"lease": 0.6, "max_deliveries": 3}
+    settings = {"lease": 0.6, "max_deliveries": 3, "crash_delay": 0.5}
     s = make_stream(**settings)
     for name in GOOD[:3]:
         s.add({"name": name})

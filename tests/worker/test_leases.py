@@ -200,3 +200,33 @@ def test_a_thread_is_told_and_a_coroutine_cancelled_when_the_lease_is_lost(make_
         until(lambda: is_idle(s))
     assert effects(raw, s) == {"done": 1}
     assert [job.deliveries for job in jobs] == [1, 3]
+
+
+@pytest.mark.covers("C25", "C76")
+@pytest.mark.parametrize("with_effects", [False, True], ids=["ack", "commit"])
+def test_a_lease_lost_while_the_outcome_waits_drops_that_outcome_only(make_stream, raw, caplog, with_effects):
+    """The job has ended, its settlement is refused for a while, and meanwhile the heartbeat finds it taken over."""
+    s = make_stream(lease=0.6)
+    blocked = s._spec.keys.done[0]
+    jobs = []
+
+    def body(payload, job):
+        jobs.append(job)
+        if len(jobs) == 1:
+            raw.set(blocked, "in the way")
+        if with_effects:
+            job.effects.hincrby("effects", payload["name"])
+
+    s.add({"name": "taken"}, job_id="taken")
+    with working(quick(s, body, concurrency=4)):
+        until(lambda: "are not settled yet" in caplog.text)
+        raw.xclaim(s._spec.keys.stream, "workers", "thief", 0, [jobs[0].entry_id])
+        until(lambda: jobs[0].lease_lost or "its outcome was dropped" in caplog.text)
+        raw.delete(blocked)
+        s.add({"name": "later"}, job_id="later")
+        until(lambda: s.add({"name": "later"}, job_id="later").state == "done", timeout=5)
+        # The thief never settles: when its lease is over, the job is run again, and done.
+        until(lambda: is_idle(s), timeout=8)
+    assert [job.id for job in jobs] == ["taken", "later", "taken"]
+    if with_effects:
+        assert effects(raw, s) == {"taken": 1, "later": 1}
