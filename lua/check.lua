@@ -5,7 +5,9 @@
 -- Returns  the commands the user may not run on a stream's keys, in words of the server; empty when all is well
 --
 -- Scripts do not roll back: one that lacks a permission in its middle would write half, fail, and be repeated for ever.
--- Each call here is refused for lack of the key or by its arguments before it could write. Redis >= 6.2.
+-- Each call here finds no key to work on, so nothing is written.
+--
+-- Atomic because it costs nothing: one request, in which nobody else's changes matter. Redis >= 6.2.
 
 local probe = KEYS[1]
 

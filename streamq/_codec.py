@@ -33,6 +33,9 @@ MAX_DEAD_ERROR_BYTES: Final = 4_096
 
 MAX_HEADERS: Final = 64
 
+_MOST_MS: Final = 10**14 - 1
+"""Fourteen digits: a double, and so Lua, can count them. The year 5138; entry IDs go on, their age does not matter."""
+
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -246,7 +249,7 @@ class _Reserved:
         self.job_id = entry_id
         self.kind = JobIdKind.GENERATED
         self.attempt = 1
-        self.enqueued_ms = int(entry_id.partition("-")[0])
+        self.enqueued_ms = min(int(entry_id.partition("-")[0]), _MOST_MS)
         self.group: bytes | None = None
         self.headers: dict[str, str] = {}
         self.errors: tuple[str, ...] = ()
@@ -307,8 +310,7 @@ def _utf8(name: bytes, value: bytes) -> str:
 
 
 def _whole(name: bytes, value: bytes, *, least: int) -> int:
-    # Fourteen digits: a double, and so Lua, can count them, and as ms they are a year that datetime knows.
-    if not value.isdigit() or len(value) > 14 or int(value) < least:  # noqa: PLR2004
+    if not value.isdigit() or len(value) > len(str(_MOST_MS)) or int(value) < least:
         raise _InvalidFieldError(f"field {name.decode()}: {cut(repr(value), 60)} is no whole number >= {least}")
     return int(value)
 

@@ -27,6 +27,10 @@ Reason = Literal[
 """Why a job was dead-lettered. A closed list."""
 
 
+_LAST_MS = 253_402_300_799_000
+"""The last second of the year 9999, where datetime ends; entry IDs go on."""
+
+
 class JobIdKind(StrEnum):
     """Where a job's ID comes from, which decides what is remembered of it."""
 
@@ -124,7 +128,7 @@ class Job(Generic[T]):
     @property
     def enqueued_at(self) -> datetime:
         """When the job was first added, by the server's clock."""
-        return datetime.fromtimestamp(self._enqueued_ms / 1000, UTC)
+        return datetime.fromtimestamp(min(self._enqueued_ms, _LAST_MS) / 1000, UTC)
 
     def __repr__(self) -> str:
         # Never the payload: reprs end up in logs.

@@ -145,8 +145,9 @@ class Stream(Generic[T]):
 
         Round trips: 1 (a first call 4 more; 1 more when a job has a chosen ID). Atomic: yes (XREADGROUP).
         """
+        plan = intake.read(self._spec, _consumer(consumer), count=_count(count), block_ms=_block_ms(block))
         self._prepare()
-        return self._run(intake.read(self._spec, _consumer(consumer), count=_count(count), block_ms=_block_ms(block)))
+        return self._run(plan)
 
     def reclaim(
         self,
@@ -176,17 +177,16 @@ class Stream(Generic[T]):
 
         Round trips: 1, and 1 per 10 dead letters. Atomic: claiming is (a script), every dead letter is (MULTI/EXEC).
         """
-        self._prepare()
-        return self._run(
-            intake.reclaim(
-                self._spec,
-                _consumer(consumer),
-                count=_count(count),
-                min_idle_ms=None if min_idle is None else to_ms(min_idle, "min_idle"),
-                raise_count=True,
-                exclude=[job.entry_id for job in exclude],
-            )
+        plan = intake.reclaim(
+            self._spec,
+            _consumer(consumer),
+            count=_count(count),
+            min_idle_ms=None if min_idle is None else to_ms(min_idle, "min_idle"),
+            raise_count=True,
+            exclude=[job.entry_id for job in exclude],
         )
+        self._prepare()
+        return self._run(plan)
 
     @overload
     def ack(self, jobs: Job[T]) -> bool: ...

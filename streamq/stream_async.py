@@ -146,8 +146,9 @@ class AsyncStream(Generic[T]):
 
         Round trips: 1 (a first call 4 more; 1 more when a job has a chosen ID). Atomic: yes (XREADGROUP).
         """
+        plan = intake.read(self._spec, _consumer(consumer), count=_count(count), block_ms=_block_ms(block))
         await self._prepare()
-        return await self._run(intake.read(self._spec, _consumer(consumer), count=_count(count), block_ms=_block_ms(block)))
+        return await self._run(plan)
 
     async def reclaim(
         self,
@@ -177,17 +178,16 @@ class AsyncStream(Generic[T]):
 
         Round trips: 1, and 1 per 10 dead letters. Atomic: claiming is (a script), every dead letter is (MULTI/EXEC).
         """
-        await self._prepare()
-        return await self._run(
-            intake.reclaim(
-                self._spec,
-                _consumer(consumer),
-                count=_count(count),
-                min_idle_ms=None if min_idle is None else to_ms(min_idle, "min_idle"),
-                raise_count=True,
-                exclude=[job.entry_id for job in exclude],
-            )
+        plan = intake.reclaim(
+            self._spec,
+            _consumer(consumer),
+            count=_count(count),
+            min_idle_ms=None if min_idle is None else to_ms(min_idle, "min_idle"),
+            raise_count=True,
+            exclude=[job.entry_id for job in exclude],
         )
+        await self._prepare()
+        return await self._run(plan)
 
     @overload
     async def ack(self, jobs: Job[T]) -> bool: ...

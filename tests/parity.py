@@ -39,7 +39,6 @@ SUBSTITUTIONS = (
     (rf"    def ({_PLANS})\(", r"    async def \1("),
     (r"(?<!def )self\._(run|prepare)\((?=[a-z)])", r"await self._\1("),
     (r"return self\._driver\.run\(plan\)", "return await self._driver.run(plan)"),
-    (r"return self\._run\(\n", "return await self._run(\n"),
     (r"run: Callable\[\[Plan\[Any\]\], Any\]", "run: Callable[[Plan[Any]], Awaitable[Any]]"),
 )
 

@@ -88,8 +88,8 @@ class AsyncDriver:
         except IndexError:
             connection = self._connect()
         try:
-            if connection.is_connected and await connection.can_read():
-                await connection.disconnect(nowait=True)  # closed by the server meanwhile, or out of step
+            if connection.is_connected and await _is_stale(connection):
+                await connection.disconnect(nowait=True)
             await connection.connect()
         except (failures.RedisError, OSError) as error:
             await connection.disconnect(nowait=True)
@@ -106,6 +106,14 @@ class AsyncDriver:
                 "or make one stream per loop"
             )
         self._idle, self._loop, self._pid = deque(), loop, os.getpid()
+
+
+async def _is_stale(connection: AbstractConnection) -> bool:
+    """Whether an idle connection was closed by the server meanwhile, or has a reply that nobody waits for."""
+    try:
+        return bool(await connection.can_read())
+    except (failures.RedisError, OSError):
+        return True
 
 
 async def _reply(connection: AbstractConnection) -> Any:

@@ -89,13 +89,21 @@ class BlockingDriver:
         except IndexError:
             connection = self._connect()
         try:
-            if connection.is_connected and connection.can_read():
-                connection.disconnect()  # closed by the server meanwhile, or out of step
+            if connection.is_connected and _is_stale(connection):
+                connection.disconnect()
             connection.connect()
         except (failures.RedisError, OSError) as error:
             connection.disconnect()
             raise lost(error, self._where, sent=False) from error
         return connection
+
+
+def _is_stale(connection: AbstractConnection) -> bool:
+    """Whether an idle connection was closed by the server meanwhile, or has a reply that nobody waits for."""
+    try:
+        return bool(connection.can_read())
+    except (failures.RedisError, OSError):
+        return True
 
 
 def _reply(connection: AbstractConnection) -> Any:

@@ -39,9 +39,12 @@ def exchange(request: Request) -> Exchange:
 
 def _pipeline(parts: Sequence[Command[Any] | Script[Any]]) -> Exchange:
     replies = yield [_by_sha(part) if isinstance(part, Script) else part.args for part in parts]
-    again = [at for at, reply in enumerate(replies) if isinstance(reply, failures.NoScriptError)]
-    if again:
-        for at, reply in zip(again, (yield _load_first([parts[at] for at in again])), strict=True):
+    # Refused unrun, so sending them again is harmless. The last try carries each script's text: no flush can come between.
+    for form in (_load_first, _all_by_text):
+        again = [at for at, reply in enumerate(replies) if isinstance(reply, failures.NoScriptError)]
+        if not again:
+            break
+        for at, reply in zip(again, (yield form([parts[at] for at in again])), strict=True):
             replies[at] = reply
     return [_element(reply, part.keys) for reply, part in zip(replies, parts, strict=True)]
 
@@ -74,6 +77,10 @@ def _load_first(parts: Sequence[Command[Any] | Script[Any]]) -> list[Wire]:
             sent.add(part.name)
             wires.append(_by_text(part))
     return wires
+
+
+def _all_by_text(parts: Sequence[Command[Any] | Script[Any]]) -> list[Wire]:
+    return [part.args if isinstance(part, Command) else _by_text(part) for part in parts]
 
 
 def _by_sha(script: Script[Any]) -> Wire:

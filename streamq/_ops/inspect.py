@@ -45,6 +45,7 @@ def snapshot(spec: Spec[T]) -> Plan[Snapshot]:
     found: dict[str, GroupSnapshot] = {}
     for row in groups:
         ready, exact = yield from _ready(spec, row)
+        ready = min(ready, length)  # the server's lag still counts what was trimmed
         found[text(row["name"])] = _group(row, ready, exact=exact, counters=counters)
     return Snapshot(
         name=keys.name,

@@ -543,7 +543,7 @@ MEETINGS: tuple[Scenario, ...] = (
         name="claim ID | late release",
         verbs=verbs("claim ID", "release", "reclaim"),
         seed=duplicate_unread,
-        plans={"old": held(World.releasing), "B": reclaimer("B", run=True), "reader": reader("R")},
+        plans={"old": held(World.releasing), "B": reclaimer("B", run=True), "reader": lambda w: w.reading("R")},
         modes=(Mode.CRASH,),
         rows=("I1",),
     ),

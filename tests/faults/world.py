@@ -392,13 +392,10 @@ class World:
 
     def _check_added_again(self) -> None:
         """A chosen ID is known after its job is done, and free after it is dead."""
-        for marker, receipt in self._receipt_of.items():
-            if receipt == marker:
-                continue
-            same = {m for m, r in self._receipt_of.items() if r == receipt}
-            seen = same & set(self._markers.values())
-            if not seen:
-                continue
+        seen = set(self._markers.values())
+        chosen = {receipt for marker, receipt in self._receipt_of.items() if receipt != marker and marker in seen}
+        for receipt in sorted(chosen):
+            same = {marker for marker, other in self._receipt_of.items() if other == receipt}
             done = any(gone & same for gone in self._gone.values())
             plan = enqueue.add(self.spec(), {"marker": "again"}, job_id=receipt, headers=None)
             added = self._server.driver.run(plan)

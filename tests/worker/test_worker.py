@@ -428,11 +428,11 @@ def test_run_async_cancelled_leaves_no_task_and_no_connection(redis_url, ns, raw
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert asyncio.all_tasks() == {asyncio.current_task()}
-        return worker.consumer
 
+    before = {client["id"] for client in raw.client_list()}
     try:
-        consumer = asyncio.run(main())
-        until(lambda: not any(c["name"] == f"streamq-{consumer}" for c in raw.client_list()))
+        asyncio.run(main())
+        until(lambda: {client["id"] for client in raw.client_list()} <= before)
     finally:
         raw.srem("streamq:streams", ns)
 
