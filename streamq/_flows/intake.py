@@ -50,20 +50,23 @@ class Sorted(Generic[T]):
 
 def read(spec: Spec[T], consumer: str, *, count: int, block_ms: int | None) -> Plan[list[Job[T]]]:
     """Read new jobs. One request; one more if a job has a chosen ID, and one per ten malformed entries."""
-    deliveries = yield from read_ops.new(spec, consumer, count=count, block_ms=block_ms)
-    return (yield from _take_in(spec, consumer, deliveries))
+    deliveries = yield from read_ops.with_group(
+        spec, lambda: read_ops.new(spec, consumer, count=count, block_ms=block_ms)
+    )
+    return (yield from _take_in(spec, consumer, deliveries, charged=True))
 
 
 def recover(spec: Spec[T], consumer: str, held: frozenset[str]) -> Plan[list[Job[T]]]:
     """Jobs that a lost or abandoned read left with this consumer."""
-    deliveries = yield from read_ops.unseen(spec, consumer, held)
-    return (yield from _take_in(spec, consumer, deliveries))
+    deliveries = yield from read_ops.with_group(spec, lambda: read_ops.unseen(spec, consumer, held))
+    # A lost reclaim charged nothing, and the two cannot be told apart: better one charge too many than a start uncounted.
+    return (yield from _take_in(spec, consumer, deliveries, charged=False))
 
 
-def _take_in(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery]) -> Plan[list[Job[T]]]:
+def _take_in(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery], *, charged: bool) -> Plan[list[Job[T]]]:
     found = _sort(spec, consumer, deliveries)
     moved = Moved()
-    yield from _finish(spec, consumer, found, moved, charged=True)
+    yield from _finish(spec, consumer, found, moved, charged=charged)
     _report(spec, moved)
     return found.ready()
 
@@ -82,14 +85,17 @@ def reclaim(
     One request, and one per ten dead letters. An error after the first request carries what was done as ``partial``:
     counts were raised, so somebody must get those jobs.
     """
-    page = yield from reclaim_ops.page(
+    page = yield from read_ops.with_group(
         spec,
-        consumer,
-        min_idle_ms=spec.options.lease_ms if min_idle_ms is None else min_idle_ms,
-        count=count,
-        raise_count=raise_count,
-        crash_delays=min_idle_ms is None,
-        exclude=exclude,
+        lambda: reclaim_ops.page(
+            spec,
+            consumer,
+            min_idle_ms=spec.options.lease_ms if min_idle_ms is None else min_idle_ms,
+            count=count,
+            raise_count=raise_count,
+            crash_delays=min_idle_ms is None,
+            exclude=exclude,
+        ),
     )
     for entry_id in page.missing:
         _log.warning("stream %s: entry %s was pending but its body is gone", spec.keys.name, entry_id)

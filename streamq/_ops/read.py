@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from streamq.errors import ConfigurationError, ServerError, ServerTooOldError
 from streamq.keys import registry
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 BLOCK_SLICE_MS = 4_000
 """Longest BLOCK of one XREADGROUP: a second below the connection's read timeout, so that silence means a dead peer."""
@@ -80,26 +82,26 @@ def _has_group(spec: Spec[T], error: Exception) -> Plan[bool]:
     return spec.options.group in groups
 
 
-def new(spec: Spec[T], consumer: str, *, count: int, block_ms: int | None) -> Plan[list[Delivery]]:
-    """Read up to `count` entries that this group has not read. One request, or one per 4 s of waiting.
+def with_group(spec: Spec[T], again: Callable[[], Plan[R]]) -> Plan[R]:
+    """Run a plan; when the group is missing (fresh store, flush, failover) make it again, log it, and run it once more."""
+    try:
+        return (yield from again())
+    except ServerError as error:
+        if error.code not in {"NOGROUP", "UNBLOCKED"}:
+            raise
+    _log.warning("group %s of stream %s was missing; making it again", spec.options.group, spec.keys.name)
+    yield from prepare(spec)
+    return (yield from again())
 
-    When the group is missing (fresh store, flush, failover) it is made again, once a call, and logged.
-    """
-    waits = [min(BLOCK_SLICE_MS, (block_ms or 0) - done) for done in range(0, block_ms or 1, BLOCK_SLICE_MS)]
-    remade = False
-    while waits:
-        try:
-            deliveries = yield from ask(_xreadgroup(spec, consumer, count, waits[0] if block_ms else None))
-        except ServerError as error:
-            if error.code not in {"NOGROUP", "UNBLOCKED"} or remade:
-                raise
-            remade = True
-            _log.warning("group %s of stream %s was missing; making it again", spec.options.group, spec.keys.name)
-            yield from prepare(spec)
-            continue
+
+def new(spec: Spec[T], consumer: str, *, count: int, block_ms: int | None) -> Plan[list[Delivery]]:
+    """Read up to `count` entries that this group has not read. One request, or one per 4 s of waiting."""
+    if not block_ms:
+        return (yield from ask(_xreadgroup(spec, consumer, count, None)))
+    for done in range(0, block_ms, BLOCK_SLICE_MS):
+        deliveries = yield from ask(_xreadgroup(spec, consumer, count, min(BLOCK_SLICE_MS, block_ms - done)))
         if deliveries:
             return deliveries
-        del waits[0]
     return []
 
 

@@ -16,8 +16,8 @@ def make_stream(redis_url, ns, raw):
     """Open the stream of this test, named after `ns`; options as of `fleet.options_of`."""
     opened = []
 
-    def make(type=dict, *, redis=redis_url, **options):
-        stream = Stream(ns, type, redis=redis, options=fleet.options_of(options))
+    def make(*, redis=redis_url, **options):
+        stream = Stream(ns, redis=redis, options=fleet.options_of(options))
         opened.append(stream)
         return stream
 
@@ -25,6 +25,16 @@ def make_stream(redis_url, ns, raw):
     for stream in opened:
         stream.close()
     raw.srem("streamq:streams", ns)
+
+
+@pytest.fixture
+def make_fleet(redis_url, ns, tmp_path):
+    """Make a fleet of worker processes on the stream of this test; arguments as of `fleet.Fleet`."""
+
+    def make(*, url=redis_url, **settings):
+        return fleet.Fleet(url, ns, tmp_path, **settings)
+
+    return make
 
 
 @pytest.fixture(params=["def", "async def"])

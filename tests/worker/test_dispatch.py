@@ -28,7 +28,7 @@ def a_job(payload="p", number=1):
 def handler(colour, body):
     """`body` as a handler of that colour."""
     if colour == "def":
-        return lambda payload, job: body(payload, job)
+        return body
 
     async def waiting(payload, job):
         await asyncio.sleep(0)
@@ -249,7 +249,7 @@ def test_our_own_cancel_is_no_attempt(colour):
     async def run():
         dispatcher = Dispatcher(body if colour == "def" else waiting, 1)
         task = asyncio.create_task(dispatcher.run(a_job()))
-        while not began.is_set():
+        while not began.is_set():  # noqa: ASYNC110  # of a thread
             await asyncio.sleep(0.001)
         task.cancel()
         found = await task

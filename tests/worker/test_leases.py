@@ -9,11 +9,13 @@ import threading
 import time
 
 import pytest
-from worker.fleet import Events, Fleet, effects, handler_of, is_idle, quick, until, working
+from worker.fleet import Events, effects, handler_of, is_idle, quick, until, working
 
 from streamq._scripts import source
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+
+DEF_ONLY = pytest.mark.parametrize("kind", ["def"], indirect=True)
 
 
 def owners(raw, stream):
@@ -23,11 +25,12 @@ def owners(raw, stream):
 
 
 @pytest.mark.covers("C06")
+@DEF_ONLY
 def test_a_worker_does_not_take_its_own_long_job(make_stream, kind, raw, tmp_path):
     s = make_stream(lease=0.5)
     events = Events(tmp_path / "events")
     worker = quick(s, handler_of(kind, events), concurrency=4)
-    s.add({"name": "long", "seconds": 1.6})
+    s.add({"name": "long", "seconds": 1.2})
     seen = set()
     with working(worker):
         until(lambda: events.all("start"))
@@ -63,10 +66,10 @@ def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(make_stream, raw, 
 
 @pytest.mark.covers("F10", "C31")
 @ONE_BACKEND
-def test_processes_with_long_jobs(make_stream, kind, redis_url, ns, raw, tmp_path):
+def test_processes_with_long_jobs(make_stream, make_fleet, kind, raw):
     s = make_stream(lease=1)
     s.add_many({"name": f"long{n}", "seconds": 2.2, "block": True} for n in range(4))
-    with Fleet(redis_url, ns, tmp_path, handler=kind, worker={"concurrency": 2}, lease=1) as f:
+    with make_fleet(handler=kind, worker={"concurrency": 2}, lease=1) as f:
         f.start()
         f.start()
         until(lambda: is_idle(s))
@@ -77,10 +80,10 @@ def test_processes_with_long_jobs(make_stream, kind, redis_url, ns, raw, tmp_pat
 
 @pytest.mark.covers("C07", "F10")
 @ONE_BACKEND
-def test_a_paused_worker_does_not_take_its_job_back(make_stream, kind, redis_url, ns, raw, tmp_path):
+def test_a_paused_worker_does_not_take_its_job_back(make_stream, make_fleet, kind, raw):
     s = make_stream(lease=1)
     s.add({"name": "J", "first": 4, "seconds": 2})
-    with Fleet(redis_url, ns, tmp_path, handler=kind, lease=1) as f:
+    with make_fleet(handler=kind, lease=1) as f:
         first = f.start()
         until(lambda: f.events.all("start"))
         os.kill(first.pid, signal.SIGSTOP)
@@ -110,20 +113,20 @@ def test_a_paused_worker_does_not_take_its_job_back(make_stream, kind, redis_url
 
 
 @pytest.mark.covers("C76")
-def test_one_lost_heartbeat_costs_nothing(make_stream, kind, raw, proxy, tmp_path, caplog):
-    s = make_stream(lease=0.8)
+def test_one_lost_heartbeat_costs_nothing(make_stream, raw, proxy, tmp_path, caplog):
+    s = make_stream(lease=0.6)
     events = Events(tmp_path / "events")
     sha = source("renew").sha.encode()
 
     def is_beat(command):
         return command[0] == b"EVALSHA" and command[1] == sha
 
-    s.add({"name": "long", "seconds": 2.0})
-    behind = make_stream(redis=proxy.url, lease=0.8)
+    s.add({"name": "long", "seconds": 1.5})
+    behind = make_stream(redis=proxy.url, lease=0.6)
     trap = proxy.cut_after(is_beat)
-    with working(quick(behind, handler_of(kind, events))):
+    with working(quick(behind, handler_of("def", events))):
         until(lambda: events.all("start"))
-        with working(quick(s, handler_of(kind, events))):  # would take it
+        with working(quick(s, handler_of("def", events))):  # would take it
             until(lambda: is_idle(s))
     assert trap.fired
     assert proxy.count(is_beat) > 2

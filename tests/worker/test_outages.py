@@ -18,6 +18,8 @@ from streamq.worker import maintenance
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
 TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-6.2", "valkey-9"], indirect=True)
 
+DEF_ONLY = pytest.mark.parametrize("kind", ["def"], indirect=True)
+
 
 @pytest.fixture
 def own(new_server):
@@ -68,30 +70,23 @@ def destroy_group(raw, keys):
     raw.xgroup_destroy(keys.stream, "workers")
 
 
-def expire_stream(raw, keys):
-    raw.pexpire(keys.stream, 1)
-
-
 @pytest.mark.covers("F14", "C32")
-@pytest.mark.parametrize("loss", [flush_all, delete_stream, destroy_group, expire_stream])
-def test_a_stream_or_group_that_vanishes_is_made_again(own, kind, handler, loss, caplog):
+@pytest.mark.parametrize("loss", [flush_all, delete_stream, destroy_group])
+def test_a_stream_or_group_that_vanishes_is_made_again(own, loss, caplog):
     _, s, raw = own(lease=15)
-
-    def body(payload, job):
-        by_name(payload, job)
 
     def calls():
         return raw.info("commandstats").get("cmdstat_xreadgroup", {"calls": 0})["calls"]
 
     s.add({"name": "before"})
     # Its usual wait: what is counted is how often a quiet worker asks.
-    with working(quick(s, handler(body), block=1)):
+    with working(quick(s, by_name, block=1)):
         until(lambda: effects(raw, s) == {"before": 1} and is_idle(s))
         time.sleep(0.1)  # in its blocking read again
         loss(raw, s._spec.keys)
         before = calls()
         begin = time.monotonic()
-        time.sleep(1.5)
+        time.sleep(1)
         for name in "abc":
             s.add({"name": name})
         added = time.monotonic()
@@ -130,7 +125,7 @@ def test_a_group_that_vanishes_before_a_reclaim(make_stream, raw, loss):
 
 
 @pytest.mark.covers("C15")
-def test_work_read_and_unread_when_its_group_is_destroyed_is_done_once(make_stream, handler, raw):
+def test_work_read_and_unread_when_its_group_is_destroyed_is_done_once(make_stream, raw):
     s = make_stream(lease=1)
     begun = []
 
@@ -139,11 +134,11 @@ def test_work_read_and_unread_when_its_group_is_destroyed_is_done_once(make_stre
         by_name(payload, job)
 
     s.add_many(({"name": f"first{n}"} for n in range(5)), job_id=lambda payload: payload["name"])
-    with working(quick(s, handler(body))):
+    with working(quick(s, body)):
         until(lambda: is_idle(s))
     s.add_many(({"name": f"unread{n}"} for n in range(5)), job_id=lambda payload: payload["name"])
     raw.xgroup_destroy(s._spec.keys.stream, "workers")
-    with working(quick(s, handler(body))):
+    with working(quick(s, body)):
         s.add_many(({"name": f"last{n}"} for n in range(5)), job_id=lambda payload: payload["name"])
         until(lambda: len(effects(raw, s)) == 15 and is_idle(s))
     expected = {f"{when}{n}": 1 for when in ["first", "unread", "last"] for n in range(5)}
@@ -167,11 +162,8 @@ def test_with_retention_keep_a_group_made_again_does_not_repeat_what_is_done(mak
 
 
 @TWO_BACKENDS
-def test_a_server_killed_and_restarted_under_load(own, handler, caplog):
-    server, s, raw = own(appendonly=True, args=("--appendfsync", "always"), lease=1.5)
-
-    def body(payload, job):
-        by_name(payload, job)
+def test_a_server_killed_and_restarted_under_load(own, handler):
+    server, s, _ = own(appendonly=True, args=("--appendfsync", "always"), lease=1.5)
 
     added, unknown = [], []
     finished = threading.Event()
@@ -194,7 +186,7 @@ def test_a_server_killed_and_restarted_under_load(own, handler, caplog):
                     break
             time.sleep(0.002)
 
-    with working(quick(s, handler(body, seconds=0.01), concurrency=8)):
+    with working(quick(s, handler(by_name, seconds=0.01), concurrency=8)):
         producer = threading.Thread(target=produce)
         producer.start()
         until(lambda: len(added) > 60)
@@ -266,8 +258,11 @@ def test_a_worker_may_be_started_before_its_server(own):
 
 
 @pytest.mark.covers("R5")
-@pytest.mark.parametrize("script", ["ack", "commit", "retry", "dead_letter", "start", "reclaim"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("when", "script"),
+    [("after", script) for script in ["ack", "commit", "retry", "dead_letter", "start", "reclaim"]]
+    + [("before", "commit"), ("before", "retry")],
+)
 def test_a_lost_settlement_costs_no_attempt(make_stream, proxy, raw, script, when):
     """The connection breaks before or after the server has executed it: one effect, and the attempt is what it was."""
     s = make_stream(lease=0.6, retries=1)
@@ -327,6 +322,7 @@ def test_a_lost_read_strands_nothing(make_stream, proxy, raw, when):
 
 
 @pytest.mark.covers("C59", "R8")
+@DEF_ONLY
 def test_scripts_flushed_all_the_time(make_stream, handler, raw, redis_url, caplog):
     s = make_stream(lease=2, retries=3)
     attempts = Counter()
@@ -380,7 +376,7 @@ def test_a_key_that_changes_its_type_under_the_worker(make_stream, proxy, raw, c
         raw.set(key, "mine")
         until(lambda: "cannot be read" in caplog.text, timeout=5)
         before, begin = len(proxy.commands), time.monotonic()
-        time.sleep(2)
+        time.sleep(1.5)
         tries = len([r for r in caplog.records if "cannot be read" in r.getMessage()])
         # A try may be a few commands: a reclaim's token, the reclaim itself, looking for what was lost.
         assert len(proxy.commands) - before <= 8 * (time.monotonic() - begin)
@@ -396,7 +392,7 @@ def test_a_key_that_changes_its_type_under_the_worker(make_stream, proxy, raw, c
 @pytest.mark.covers("C42")
 @pytest.mark.parametrize("with_effects", [False, True], ids=["plain", "effects"])
 def test_memory_is_full_while_jobs_end(own, with_effects):
-    server, s, raw = own(lease=1, retries=1)
+    _, s, raw = own(lease=1, retries=1)
     gate = threading.Event()
     starts = Counter()
 
@@ -421,7 +417,7 @@ def test_memory_is_full_while_jobs_end(own, with_effects):
         gate.set()
         before = raw.info("stats")["total_commands_processed"]
         begin = time.monotonic()
-        time.sleep(2)
+        time.sleep(1)
         # 10 outcomes, each tried about once a second, with the commands inside the scripts. No hot loop.
         assert (raw.info("stats")["total_commands_processed"] - before) / (time.monotonic() - begin) < 400
         if not with_effects:
@@ -431,7 +427,7 @@ def test_memory_is_full_while_jobs_end(own, with_effects):
     if with_effects:
         assert effects(raw, s) == dict.fromkeys([*good, *fails], 1)
     assert names(s.dead_letters.list()) == [("poison0", "attempts"), ("poison1", "attempts")]
-    assert starts == {name: 1 for name in good} | {name: 2 for name in [*fails, "poison0", "poison1"]}
+    assert starts == dict.fromkeys(good, 1) | dict.fromkeys([*fails, "poison0", "poison1"], 2)
 
 
 # --- nothing goes on ----------------------------------------------------------------------
@@ -464,13 +460,13 @@ def test_idle_on_an_empty_database(own, caplog):
         while "over" not in (command := monitor.next_command()["command"]):
             seen.append(command.split())
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
-    quiet = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING and "body is gone" not in r.getMessage()]
+    quiet = [
+        r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING and "body is gone" not in r.getMessage()
+    ]
     assert quiet == []
     for words in seen:
         least = {"XACK": 4, "XDEL": 3, "XCLAIM": 6, "ZREM": 3, "HDEL": 3}.get(words[0].upper())
         assert least is None or len(words) >= least, words
-    errors = [name for name in raw.info("commandstats").values() if name.get("failed_calls")]
-    assert errors == []
 
 
 @pytest.mark.covers("C87")
@@ -481,15 +477,16 @@ def test_an_idle_worker_asks_seldom(own):
         until(lambda: s.inspect().groups)
         time.sleep(0.3)
         before = raw.info("stats")["total_commands_processed"]
-        time.sleep(3)
-        assert raw.info("stats")["total_commands_processed"] - before <= 30
+        time.sleep(2)
+        assert raw.info("stats")["total_commands_processed"] - before <= 20
 
 
 # --- stopping in the middle ---------------------------------------------------------------
 
 
 @pytest.mark.covers("C01")
-def test_stop_within_milliseconds_of_an_add(make_stream, handler, raw):
+@TWO_BACKENDS
+def test_stop_within_milliseconds_of_an_add(make_stream, raw):
     s = make_stream(lease=0.5)
     runs = Counter()
 
@@ -498,7 +495,7 @@ def test_stop_within_milliseconds_of_an_add(make_stream, handler, raw):
         by_name(payload, job)
 
     for n in range(40):
-        worker = quick(s, handler(body), block=1)
+        worker = quick(s, body, block=0.1)
         with working(worker):
             until(lambda: any("b" in client["flags"] for client in raw.client_list()))  # it waits for a job
             s.add({"name": str(n)})
@@ -506,7 +503,7 @@ def test_stop_within_milliseconds_of_an_add(make_stream, handler, raw):
             worker.stop()
     # What a stopped worker was given, it has run: nothing waits for its lease.
     assert raw.xpending(s._spec.keys.stream, "workers")["pending"] == 0
-    with working(quick(s, handler(body))):
+    with working(quick(s, body)):
         until(lambda: is_idle(s))
     assert effects(raw, s) == {str(n): 1 for n in range(40)}
     assert set(runs.values()) == {1}

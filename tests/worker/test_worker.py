@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 from worker import fleet
-from worker.fleet import Fleet, effects, is_idle, quick, until, working
+from worker.fleet import effects, is_idle, quick, until, working
 
 from streamq import AsyncStream, ConfigurationError, Reject, Retry, Worker
 
@@ -279,7 +279,7 @@ def test_nothing_is_read_while_all_slots_are_taken(make_stream, kind, raw):
 
     async def waiting(payload):
         started.append(payload["n"])
-        while not go.is_set():
+        while not go.is_set():  # noqa: ASYNC110  # of a thread
             await asyncio.sleep(0.005)
 
     def plain(payload):
@@ -464,11 +464,11 @@ def test_two_workers_in_one_loop(redis_url, ns, raw):
 
 @pytest.mark.covers("C27")
 @ONE_BACKEND
-def test_sigterm_finishes_what_runs_and_starts_nothing_more(make_stream, kind, redis_url, ns, tmp_path, raw):
+def test_sigterm_finishes_what_runs_and_starts_nothing_more(make_stream, make_fleet, kind, raw):
     s = make_stream(lease=60)
     s.add({"name": "running", "seconds": 0.6})
     s.add_many({"name": f"waiting{n}"} for n in range(7))
-    with Fleet(redis_url, ns, tmp_path, handler=kind, worker={"concurrency": 1, "drain": 10}, lease=60) as f:
+    with make_fleet(handler=kind, worker={"concurrency": 1, "drain": 10}, lease=60) as f:
         first = f.start()
         until(lambda: f.events.all("start"))
         first.terminate()
@@ -487,10 +487,10 @@ def test_sigterm_finishes_what_runs_and_starts_nothing_more(make_stream, kind, r
 
 @pytest.mark.covers("C27")
 @ONE_BACKEND
-def test_a_second_sigterm_ends_at_once_and_the_job_comes_back(make_stream, kind, redis_url, ns, tmp_path, raw):
+def test_a_second_sigterm_ends_at_once_and_the_job_comes_back(make_stream, make_fleet, kind, raw):
     s = make_stream(lease=1)
     s.add({"name": "long", "first": 60, "seconds": 0})
-    with Fleet(redis_url, ns, tmp_path, handler=kind, worker={"drain": 50}, lease=1) as f:
+    with make_fleet(handler=kind, worker={"drain": 50}, lease=1) as f:
         first = f.start()
         until(lambda: f.events.all("start"))
         first.terminate()
@@ -509,8 +509,8 @@ def test_a_second_sigterm_ends_at_once_and_the_job_comes_back(make_stream, kind,
 
 
 @ONE_BACKEND
-def test_sigterm_at_rest_ends_within_a_second(make_stream, redis_url, ns, tmp_path):
-    with Fleet(redis_url, ns, tmp_path, worker={"block": 0.5}) as f:
+def test_sigterm_at_rest_ends_within_a_second(make_stream, make_fleet):
+    with make_fleet(worker={"block": 0.5}) as f:
         f.start()
         s = make_stream()
         until(lambda: s.inspect().groups)
@@ -544,7 +544,11 @@ def test_more_than_a_page_of_a_dead_workers_jobs(make_stream, handler, raw):
     s = make_stream(lease=0.3)
     s.add_many({"n": n} for n in range(60))
     s.read("dead", count=60)
-    with working(*(quick(s, handler(lambda p, job: job.effects.hincrby("effects", str(p["n"])) and None)) for _ in "ab")):
+
+    def body(payload, job):
+        job.effects.hincrby("effects", str(payload["n"]))
+
+    with working(quick(s, handler(body)), quick(s, handler(body))):
         until(lambda: is_idle(s))
     assert effects(raw, s) == {str(n): 1 for n in range(60)}
 
