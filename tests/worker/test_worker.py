@@ -46,13 +46,13 @@ def test_every_job_is_done_once_with_its_effect(make_stream, handler, raw):
 def test_jobs_added_while_it_waits_are_done(make_stream, handler, raw):
     s = make_stream()
     done = threading.Event()
-    with working(quick(s, handler(lambda payload, job: done.set()), block=1)):
+    with working(quick(s, handler(lambda payload, job: done.set()), block=0.5)):
         until(lambda: raw.exists(s._spec.keys.stream))
-        time.sleep(0.3)
+        time.sleep(0.1)
         begin = time.monotonic()
         s.add({})
         assert done.wait(5)
-        assert time.monotonic() - begin < 0.5  # woken by the job, not by the end of a wait
+        assert time.monotonic() - begin < 0.3  # woken by the job, not by the end of a wait
         until(lambda: is_idle(s))
 
 
