@@ -22,7 +22,8 @@ SUBSTITUTIONS = (
     (r"(server, for one consumer group)\.", r"\1, with asyncio."),
     (
         r"Threads may share one\. After a fork the child makes connections of its own\.",
-        r"Tasks of one event loop may share one; call `aclose` before the loop ends. After a fork the child makes" + "\n"
+        r"Tasks of one event loop may share one; call `aclose` before the loop ends. After a fork the child makes"
+        + "\n"
         r"    connections of its own.",
     ),
     (r"from collections\.abc import Callable, Iterable", "from collections.abc import Awaitable, Callable, Iterable"),

@@ -183,9 +183,7 @@ def test_drop_before_never_reaches_the_server(proxy, raw, ns):
 
 def test_predicate_sees_all_arguments(proxy, raw, ns):
     seen = []
-    proxy.cut_after(
-        lambda command: seen.append(command) or command == [b"SET", f"{ns}:k".encode(), b"a\r\nb"]
-    )
+    proxy.cut_after(lambda command: seen.append(command) or command == [b"SET", f"{ns}:k".encode(), b"a\r\nb"])
     with client_of(proxy.url) as client, pytest.raises(redis.ConnectionError):
         client.set(f"{ns}:k", "a\r\nb")
     assert raw.get(f"{ns}:k") == b"a\r\nb"
@@ -394,9 +392,7 @@ def test_reply_is_read_to_its_end_and_no_further(data, first):
 # --- choosing servers for a run -----------------------------------------------------------
 
 
-def run_pytest(
-    directory: Path, source: str, *arguments: str, **environ: str
-) -> subprocess.CompletedProcess[str]:
+def run_pytest(directory: Path, source: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run pytest on one small file, with a copy of our conftest and the settings of our pyproject.toml."""
     shutil.copy(ROOT / "tests" / "conftest.py", directory)
     (directory / "test_tiny.py").write_text(source)
@@ -404,9 +400,7 @@ def run_pytest(
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # saves more than half of the time
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={directory}"]
     command += ["-p", "no:cacheprovider", "-p", "pytest_timeout", str(directory / "test_tiny.py"), *arguments]
-    return subprocess.run(
-        command, cwd=directory, env=env | environ, capture_output=True, text=True, timeout=100
-    )
+    return subprocess.run(command, cwd=directory, env=env | environ, capture_output=True, text=True, timeout=100)
 
 
 UNIT = "def test_unit(): pass\n"

@@ -53,7 +53,9 @@ def test_only_keys_puts_key_names_together(path):
         return
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            assert not re.search(r"streamq:\{|:(stream|dead|scheduled|ids|done|meta|workers|wake|data)\b", node.value) or (
+            assert not re.search(
+                r"streamq:\{|:(stream|dead|scheduled|ids|done|meta|workers|wake|data)\b", node.value
+            ) or (
                 " " in node.value or "\n" in node.value  # prose about keys is no key
             ), node.value
 

@@ -60,7 +60,7 @@ def test_payloads_are_the_real_ones():
         ({"a": 1, "b": 1, "c": 1}, -1, False),  # one that was never added
     ],
 )
-def test_the_ledger_can_fail(redis_url, ns, raw, receipts, lost, balances):
+def test_the_ledger_can_fail(redis_url, ns, raw, receipts, lost, balances):  # noqa: PLR0917
     with Stream(ns, Webhook, redis=redis_url) as s:
         raw.hset(f"streamq:{{{ns}}}:data:receipts", mapping=receipts)
         found = ledger.read(s, 2, {}, 1.0, 0)
