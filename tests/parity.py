@@ -12,6 +12,9 @@ PACKAGE = Path(__file__).parent.parent / "streamq"
 SOURCE = PACKAGE / "stream.py"
 TARGET = PACKAGE / "stream_async.py"
 
+_TASKS = """Tasks of one event loop may share one; call `aclose` before the loop ends. After a fork the child makes
+    connections of its own."""
+
 # Each must be used: a substitution that no longer matches is a mistake, not a no-op.
 _PLANS = "add|add_many|read|reclaim|ack|commit|retry|reject|release|once|inspect|_prepare|_run|list"
 SUBSTITUTIONS = (
@@ -22,9 +25,7 @@ SUBSTITUTIONS = (
     (r"(server, for one consumer group)\.", r"\1, with asyncio."),
     (
         r"Threads may share one\. After a fork the child makes connections of its own\.",
-        r"Tasks of one event loop may share one; call `aclose` before the loop ends. After a fork the child makes"
-        + "\n"
-        r"    connections of its own.",
+        _TASKS,
     ),
     (r"from collections\.abc import Callable, Iterable", "from collections.abc import Awaitable, Callable, Iterable"),
     (r"\bclass Stream\(", "class AsyncStream("),
