@@ -114,7 +114,12 @@ class PayloadCodec(Generic[T]):
         if back == payload:
             return True
         # Types without equality are compared by what they hold. A plain dict has it, and must come back equal.
-        return not self._untyped and bool(msgspec.to_builtins(back) == msgspec.to_builtins(payload))
+        if self._untyped:
+            return False
+        try:
+            return bool(msgspec.to_builtins(back) == msgspec.to_builtins(payload))
+        except (TypeError, ValueError):
+            return True  # a part that msgspec only passes through (Raw): it was decoded, more cannot be said
 
     def _encode(self, payload: T) -> bytes:
         if self._decoder is None:

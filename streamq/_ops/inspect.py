@@ -8,7 +8,7 @@ from streamq._requests import Command, Pipeline, Plan, ask, ask_each
 from streamq._scripts import text
 from streamq._spec import Spec
 from streamq.errors import ServerError
-from streamq.keys import name_of, registry, stream_pattern
+from streamq.keys import NAME, name_of, registry, stream_pattern
 from streamq.messages import GroupSnapshot, Snapshot
 
 T = TypeVar("T")
@@ -95,7 +95,8 @@ def _ready(spec: Spec[T], row: dict[str, Any]) -> Plan[tuple[int, bool]]:
 def names(deployment: str | None) -> Plan[list[str]]:
     """Names of all streams: of the registry, and of streams that producers made without it."""
     key = registry(deployment)
-    found = set((yield from ask(Command(("SMEMBERS", key), (key,), _texts))))
+    members = yield from ask(Command(("SMEMBERS", key), (key,), _texts))
+    found = {name for name in members if NAME.fullmatch(name)}  # whoever wrote another one did not mean a stream
     cursor, looked = "0", 0
     while looked < SCANNED:
         pattern = stream_pattern(deployment)

@@ -118,8 +118,8 @@ class Settler(Generic[T]):
         return left
 
     async def _acknowledge(self, batch: list[Outcome[T]]) -> list[Outcome[T]]:
-        items = [verbs.settled(o.job, o.result) for o in batch]
         try:
+            items = [verbs.settled(o.job, o.result) for o in batch]
             found = await self._driver.run(verbs.ack(self._spec, self._consumer, items))
         except StreamqError as error:
             self._report(error, batch)

@@ -58,6 +58,14 @@ def test_inspect_of_all_streams(redis_url, ns, raw):
     raw.unlink(f"{ns}:streamq:streams")
 
 
+def test_a_bad_member_of_the_registry_hides_nothing(redis_url, ns, raw):
+    with Stream("good", redis=redis_url, deployment=ns) as s:
+        s.read("w")
+    raw.sadd(f"{ns}:streamq:streams", "bad name", "\x1b[2J", "{}")
+    done = run("inspect", "--deployment", ns, "--url", redis_url, "--json")
+    assert [found["name"] for found in json.loads(done.stdout)] == ["good"]
+
+
 @pytest.mark.covers("C66")
 def test_inspect_of_what_was_never_used(redis_url, ns, raw):
     done = run("inspect", ns, "--url", redis_url)

@@ -13,7 +13,6 @@ from worker.fleet import Events, effects, handler_of, is_idle, quick, until, wor
 from streamq._scripts import source
 
 GOOD = ["A", "B", "C", "D", "E"]
-TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-6.2", "valkey-9"], indirect=True)
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
 
 
@@ -65,7 +64,7 @@ def test_a_killer_is_started_exactly_max_deliveries_times(make_stream, make_flee
 
 
 @pytest.mark.covers("C04", "S4")
-@TWO_BACKENDS
+@ONE_BACKEND
 def test_several_killers_bury_no_bystander(make_stream, make_fleet, raw):
     settings = {"lease": 0.8, "max_deliveries": 3}
     s = make_stream(**settings)
@@ -86,14 +85,14 @@ def test_several_killers_bury_no_bystander(make_stream, make_fleet, raw):
 
 
 @pytest.mark.covers("S4")
-def test_a_job_started_often_enough_is_buried_unrun(make_stream, handler, raw):
+def test_a_job_started_often_enough_is_buried_unrun(make_stream, raw):
     s = make_stream(lease=0.3, max_deliveries=3)
     runs = []
     s.add({"name": "spent"})
     s.read("dead1")
     for n in range(2, 4):  # two more that died with it
         until(lambda: s.reclaim(f"dead{n}").claimed)  # noqa: B023
-    with working(quick(s, handler(lambda payload, job: runs.append(payload["name"])))):
+    with working(quick(s, lambda payload: runs.append(payload["name"]))):
         s.add({"name": "good"})
         until(lambda: is_idle(s))
     assert runs == ["good"]
@@ -133,7 +132,7 @@ def test_killed_between_its_start_and_its_effect(make_stream, make_fleet, raw, c
 
 
 @pytest.mark.covers("C19")
-def test_a_second_entry_of_a_running_id_is_neither_run_nor_lost(make_stream, handler, raw):
+def test_a_second_entry_of_a_running_id_is_neither_run_nor_lost(make_stream, raw):
     s = make_stream(lease=0.5)
     runs = []
     go, started = threading.Event(), threading.Event()
@@ -213,7 +212,7 @@ def test_many_reclaimers_start_a_stale_job_once(make_stream, raw, tmp_path):
 
 
 @pytest.mark.covers("C37")
-def test_a_dead_workers_backlog_does_not_keep_new_jobs_waiting(make_stream, handler, raw):
+def test_a_dead_workers_backlog_does_not_keep_new_jobs_waiting(make_stream, raw):
     s = make_stream(lease=0.5, retries=2)
     failing = {10, 100, 240}
     new_at = {}
@@ -230,7 +229,7 @@ def test_a_dead_workers_backlog_does_not_keep_new_jobs_waiting(make_stream, hand
     time.sleep(0.5)
     begin = time.monotonic()
     s.add_many({"n": n} for n in range(1000, 1010))
-    with working(quick(s, handler(body))):
+    with working(quick(s, body)):
         until(lambda: is_idle(s))
     assert effects(raw, s) == {str(n): 1 for n in [*range(250), *range(1000, 1010)] if n not in failing}
     assert max(new_at.values()) - begin < 5

@@ -43,6 +43,7 @@ def test_a_worker_does_not_take_its_own_long_job(make_stream, kind, raw, tmp_pat
 
 
 @pytest.mark.covers("F10", "C31")
+@DEF_ONLY
 def test_a_long_job_is_run_once_beside_other_workers(make_stream, kind, raw, tmp_path):
     s = make_stream(lease=0.5)
     events = Events(tmp_path / "events")

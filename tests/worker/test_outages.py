@@ -80,13 +80,13 @@ def test_a_stream_or_group_that_vanishes_is_made_again(own, loss, caplog):
 
     s.add({"name": "before"})
     # Its usual wait: what is counted is how often a quiet worker asks.
-    with working(quick(s, by_name, block=1)):
+    with working(quick(s, by_name, block=0.5)):
         until(lambda: effects(raw, s) == {"before": 1} and is_idle(s))
         time.sleep(0.1)  # in its blocking read again
         loss(raw, s._spec.keys)
         before = calls()
         begin = time.monotonic()
-        time.sleep(1)
+        time.sleep(0.6)
         for name in "abc":
             s.add({"name": name})
         added = time.monotonic()
@@ -485,7 +485,7 @@ def test_an_idle_worker_asks_seldom(own):
 
 
 @pytest.mark.covers("C01")
-@TWO_BACKENDS
+@ONE_BACKEND
 def test_stop_within_milliseconds_of_an_add(make_stream, raw):
     s = make_stream(lease=0.5)
     runs = Counter()

@@ -201,7 +201,8 @@ def test_whatever_a_handler_raises_later_jobs_are_handled(make_stream, handler, 
 
 @pytest.mark.covers("C25")
 @pytest.mark.parametrize("script", ["ack", "commit", "retry", "dead_letter"])
-def test_a_settlement_that_fails_once_is_repeated(make_stream, raw, proxy, script):
+@pytest.mark.parametrize("backend", ["redis-6.2", "valkey-9"], indirect=True)
+def test_a_settlement_that_fails_once_is_repeated(make_stream, raw, script):
     """The dead-letter stream, or the records, are of a wrong type for a while: nothing is lost, nothing runs twice."""
     s = make_stream(retries=0 if script == "dead_letter" else 1)
     runs = Counter()
