@@ -267,7 +267,7 @@ class Worker(Generic[T]):
         if len(answer.claimed) + len(answer.dead) >= count:
             self._page_cut_short = True  # there may be more: go on as soon as these have run
             self._next_tick = 0.0
-        for job in answer.claimed:
+        for job in sorted(answer.claimed, key=lambda job: job.deliveries):  # the likeliest killer last
             self._held[job.entry_id] = job
             self._unstarted(job)
 
