@@ -2,7 +2,7 @@
 --
 -- KEYS[1]      stream  T:stream         stream
 -- KEYS[2]      dead    T:dead           stream of dead letters
--- KEYS[3]      meta    T:meta           hash, counters
+-- KEYS[3]      meta    T:meta           hash, counters; kept:<entry ID> counts the letters that refer to an entry
 -- KEYS[4..7]   ids     T:ids:<slice>    hashes, job ID -> queued <entry ID> | done <entry ID>
 -- KEYS[8..11]  done    T:done:<slice>   hashes, <group>/<job ID> -> running <entry ID> | done <result>
 -- ARGV[1]  group
@@ -18,7 +18,7 @@
 -- Returns   1   moved
 --           2   moved as a tombstone: the body was gone (reason entry_missing)
 --           3   moved as a reference: the entry has more fields than a script can copy (reason oversized) and stays in
---               the stream under its ID
+--               the stream under its ID until the letter is purged
 --           0   not pending any more; nothing was written
 --          -1   another consumer's, or a later delivery; nothing was written
 --          error  the dead letter could not be written (WRONGTYPE, memory is full, no permission, ...); nothing was written
@@ -26,7 +26,7 @@
 -- Atomic because an entry must be pending or dead, never both, never neither. Everything is checked first; XADD to the
 -- dead-letter stream is the only write that can fail, so it comes before XACK: EXEC does not roll back. The job ID becomes
 -- free, if it was this entry's. Redis >= 6.2.
--- Uses: fence, records, settled, tombstone
+-- Uses: fence, records, settled, tombstone, types, kept
 
 local stream = KEYS[1]
 local dead = KEYS[2]
@@ -47,11 +47,11 @@ local COPIED = 3500 -- fields; unpack fails above 3,990 with a few of ours besid
 
 local code = fence(stream, group, consumer, entry_id, count)
 if code ~= MINE then return code end
-local kind = redis.call('TYPE', dead).ok
-if kind ~= 'stream' and kind ~= 'none' then
-  return redis.error_reply('WRONGTYPE ' .. dead .. ' holds a ' .. kind .. ', not a stream')
-end
-local wrong = check_slices(ids) or check_slices(done)
+local wrong = check_stream(dead) or check_slices(ids) or check_slices(done)
+if wrong then return wrong end
+local entry = redis.call('XRANGE', stream, entry_id, entry_id, 'COUNT', 1)[1]
+local refers = entry and #entry[2] / 2 > COPIED
+wrong = refers and check_hash(meta)
 if wrong then return wrong end
 
 -- Reserved fields of a body, where they are well formed.
@@ -60,7 +60,7 @@ local function reserved(body)
   for i = 1, #body, 2 do
     local name, value = body[i], body[i + 1]
     local number = string.find(value, '^%d+$') and #value <= 14
-    if (name == 'sq:at' and number) or (name == 'sq:attempt' and number)
+    if (number and (name == 'sq:at' or name == 'sq:attempt' or name == 'sq:redrives'))
       or (name == 'sq:id' and #value > 0 and #value <= 512 and not string.find(value, '%c')) then
       found[name] = value
     end
@@ -69,7 +69,6 @@ local function reserved(body)
 end
 
 local now = server_ms()
-local entry = redis.call('XRANGE', stream, entry_id, entry_id, 'COUNT', 1)[1]
 local outcome = 1
 if not entry then
   if not tombstone(dead, meta, group, consumer, entry_id, count, now) then
@@ -78,19 +77,20 @@ if not entry then
   outcome = 2
 else
   local body = entry[2]
-  if #body / 2 > COPIED then
+  local ours = reserved(body)
+  if refers then
     outcome = 3
     reason = 'oversized'
     message = 'the entry has ' .. #body / 2 .. ' fields; it stays in the stream as ' .. entry_id
     body = {}
   end
-  local ours = reserved(body)
   local enqueued = ours['sq:at'] or string.match(entry_id, '^%d+')
   if job_id == '' then job_id = ours['sq:id'] or entry_id end
   if attempts == '' then attempts = (ours['sq:attempt'] or 1) - 1 end
   local fields = { 'dead:reason', reason, 'dead:error', message, 'dead:source', entry_id, 'dead:job_id', job_id,
     'dead:group', group, 'dead:consumer', consumer, 'dead:deliveries', count, 'dead:attempts', attempts,
-    'dead:enqueued_at', enqueued, 'dead:at', string.format('%.0f', now), 'dead:redrives', 0 }
+    'dead:enqueued_at', enqueued, 'dead:at', string.format('%.0f', now),
+    'dead:redrives', ours['sq:redrives'] or 0 }
   for i = 1, #body, 2 do
     local name = body[i]
     if string.sub(name, 1, 5) == 'dead:' then name = 'dead:' .. name end
@@ -98,6 +98,7 @@ else
     fields[#fields + 1] = body[i + 1]
   end
   redis.call('XADD', dead, '*', unpack(fields))
+  if refers then keep_entry(meta, entry_id) end
   redis.pcall('HINCRBY', meta, 'dead:' .. group, 1)
 end
 

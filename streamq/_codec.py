@@ -52,6 +52,8 @@ class Malformed:
 class OtherGroups:
     """An entry that only another group handles: acknowledged unseen."""
 
+    group: str
+
 
 def cut(message: str, size: int = MAX_DEAD_ERROR_BYTES) -> str:
     """`message` in at most `size` bytes of UTF-8, with control characters made visible."""
@@ -220,7 +222,7 @@ class EntryCodec(Generic[T]):
         except _InvalidFieldError as error:
             return Malformed("invalid", str(error))
         if reserved.group is not None and reserved.group != self._group:
-            return OtherGroups()
+            return OtherGroups(reserved.group.decode())
         if reserved.payload is None:
             return Malformed("invalid", "field job: missing")
         payload = self.payloads.decode(reserved.payload)

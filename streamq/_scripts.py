@@ -118,13 +118,42 @@ def check(keys: Keys) -> Script[list[str]]:
     return Script("check", (keys.probe,), (), decode)
 
 
-def add(keys: Keys, options: StreamOptions, *, job_id: str, fields: Sequence[Arg]) -> Script[tuple[bool, str, str]]:
-    """``add.lua``: (created, entry ID, state)."""
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to add: its ID if the caller chose one, and the fields of its entry."""
 
-    def decode(reply: Reply) -> tuple[bool, str, str]:
-        return reply[0] == 1, text(reply[1]), text(reply[2])
+    job_id: str | None
+    fields: Sequence[Arg]
 
-    return Script("add", (keys.stream, *keys.ids), (job_id, options.slice_ms, *fields), decode)
+
+def add(keys: Keys, options: StreamOptions, *, jobs: Sequence[NewJob]) -> Script[list[tuple[int, str, str]]]:
+    """``add.lua``: per job (1 added, 0 known, -1 full; entry ID, or how many are ready; state)."""
+
+    def decode(reply: Reply) -> list[tuple[int, str, str]]:
+        return [(code, text(value), text(state)) for code, value, state in reply]
+
+    argv: list[Arg] = [options.slice_ms, options.max_ready or 0, options.retention]
+    for job in jobs:
+        argv += (job.job_id or "", len(job.fields), *job.fields)
+    return Script("add", (keys.stream, *keys.ids), tuple(argv), decode)
+
+
+def cancel(keys: Keys, *, job_id: str) -> Script[tuple[int, str]]:
+    """``cancel.lua``: (1 removed, 0 unknown, -1 refused; entry ID, or the state)."""
+
+    def decode(reply: Reply) -> tuple[int, str]:
+        return reply[0], text(reply[1]) if len(reply) > 1 else ""
+
+    return Script("cancel", (keys.stream, *keys.ids), (job_id,), decode)
+
+
+def result(keys: Keys, options: StreamOptions, *, job_id: str) -> Script[tuple[str, bytes]]:
+    """``result.lua``: the state, and the encoded result of a job that is done."""
+
+    def decode(reply: Reply) -> tuple[str, bytes]:
+        return text(reply[0]), reply[1] if len(reply) > 1 else b""
+
+    return Script("result", (keys.stream, *keys.ids, *keys.done), (options.group, job_id), decode)
 
 
 def ack(keys: Keys, options: StreamOptions, *, consumer: str, batch: Sequence[Settled]) -> Script[list[Fence]]:
@@ -143,6 +172,20 @@ def ack(keys: Keys, options: StreamOptions, *, consumer: str, batch: Sequence[Se
         ),
         _fences,
     )  # fmt: skip
+
+
+UNCLAIMED = 2
+"""Answer of ``pass_over.lua``: nobody handles this entry, so it is this group's to dead-letter."""
+
+
+def pass_over(
+    keys: Keys, options: StreamOptions, *, consumer: str, batch: Iterable[tuple[Held, str]]
+) -> Script[list[int]]:
+    """``pass_over.lua``: per (delivery, its handler's group) what the fence found, or `UNCLAIMED`."""
+    argv: list[Arg] = [options.group, consumer, options.retention]
+    for held, group in batch:
+        argv += (held.entry_id, held.count, group)
+    return Script("pass_over", (keys.stream,), tuple(argv), list)
 
 
 def _effect_args(keys: Keys, effects: Effects) -> tuple[tuple[str, ...], list[Arg]]:

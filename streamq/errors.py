@@ -7,7 +7,9 @@
     ├── ServerError             the server refused: `code` is the first word of its reply (OOM, READONLY, NOGROUP, ...)
     ├── JobEncodingError        fix the payload: `path` says where in it
     ├── EffectError             fix the key that the effect names, then the job runs again
-    └── LeaseLostError          drop the job: another consumer has it, or it is settled
+    ├── JobStateError           look at `state`: what was asked cannot be done with a job, or a stream, in it
+    ├── LeaseLostError          drop the job: another consumer has it, or it is settled
+    └── QueueFullError          add again later, or shed load: `max_ready` jobs wait already
 
 `Retry` and `Reject` are not errors but words a handler says by raising; they are not under `StreamqError`.
 
@@ -111,3 +113,29 @@ class LeaseLostError(StreamqError):
         super().__init__(f"lease of entry {entry_id} is lost: {where}; nothing was changed")
         self.entry_id = entry_id
         self.gone = gone
+
+
+class JobStateError(StreamqError):
+    """What was asked cannot be done in the state that a job, a group or a stream is in; nothing was changed.
+
+    Attributes:
+        state: The state in one word, such as ``pending`` or ``done``.
+    """
+
+    def __init__(self, message: str, *, state: str) -> None:
+        super().__init__(message)
+        self.state = state
+
+
+class QueueFullError(StreamqError):
+    """The stream holds `max_ready` jobs that nobody has read yet; the job was not added.
+
+    Attributes:
+        ready: How many wait, at least.
+        max_ready: How many may.
+    """
+
+    def __init__(self, *, ready: int, max_ready: int) -> None:
+        super().__init__(f"the stream is full: {ready:,} jobs are ready, max_ready is {max_ready:,}; nothing was added")
+        self.ready = ready
+        self.max_ready = max_ready

@@ -10,10 +10,10 @@ share a cluster spread over its slots. Everything of one stream has one tag and 
     T:scheduled:jobs  hash         timer ID -> packed entry
     T:ids:<slice>     hashes       job ID -> queued <entry ID> | done <entry ID>; rotating (lua/shared/records.lua)
     T:done:<slice>    hashes       <group>/<job ID> -> running <entry ID> | done <result>; rotating
-    T:meta            hash         cursors of maintenance, counters per group
+    T:meta            hash         paused, cursors of maintenance, counters per group, entries that dead letters refer to
     T:workers         hash         consumer -> who it is and when it was last alive
     T:tick:<role>     string, PX   whoever sets it does the maintenance of this tick
-    T:wake            stream       written when something became due earlier than sleepers expect
+    T:wake            stream       one entry, written when sleepers must look again: resumed, or due earlier than expected
     T:data:<key>      any          keys written by effects
     T:probe           none         what the user may do is tried on it; never there between two commands
 """
@@ -119,6 +119,15 @@ class Keys:
     def data(self, key: str) -> str:
         """Key that an effect named `key` writes."""
         return f"{self.prefix}:data:{key}"
+
+    @property
+    def pattern(self) -> str:
+        """Pattern for SCAN that finds all keys of the stream."""
+        return f"{self.prefix}:*"
+
+    def is_open_ended(self, key: str) -> bool:
+        """Whether `key` is one of those whose number is not fixed: of effects, and tokens of maintenance."""
+        return key.startswith((self.data(""), self.tick("")))
 
     def __repr__(self) -> str:
         return f"Keys({self.prefix!r})"

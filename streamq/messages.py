@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from streamq.effects import Effects
 T = TypeVar("T")
 
 AddState = Literal["ready", "pending", "done"]
+ResultState = Literal["ready", "pending", "done", "unknown"]
 Reason = Literal[
     "deliveries",
     "attempts",
@@ -149,6 +150,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
         consumer: The consumer that held it last.
         deliveries: Redis' delivery count of the last entry.
         attempts: Runs that ended by exception.
+        redrives: How often the job was redriven before.
         enqueued_at: When the job was first added.
         died_at: When it was dead-lettered.
         fields: All fields of the original entry, in order, byte for byte. Empty when the body was gone or, with reason
@@ -165,6 +167,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     consumer: str
     deliveries: int
     attempts: int
+    redrives: int
     enqueued_at: datetime | None
     died_at: datetime | None
     fields: tuple[tuple[bytes, bytes], ...]
@@ -173,6 +176,37 @@ class DeadLetter(msgspec.Struct, frozen=True):
     def payload(self) -> bytes | None:
         """The encoded payload (field ``job``), or None if there is none."""
         return next((value for name, value in self.fields if name == b"job"), None)
+
+
+class Result(msgspec.Struct, frozen=True):
+    """Answer of `result`: what became of a job, for the stream's group.
+
+    Attributes:
+        job_id: The job's ID.
+        state: ``done``, ``pending`` (in somebody's hands), ``ready`` (not begun), or ``unknown``: never added, dead-lettered,
+            cancelled, or forgotten after `idempotency_ttl`. A job with a generated ID and without a result is not remembered.
+        value: What its handler returned, decoded from JSON; None where there is nothing.
+    """
+
+    job_id: str
+    state: ResultState
+    value: Any = None
+
+
+class Redriven(msgspec.Struct, frozen=True):
+    """Answer of `redrive`.
+
+    Attributes:
+        moved: Letter ID -> ID of the entry that its job has now.
+        superseded: Letter ID -> ``ready``, ``pending`` or ``done``: where its job ID is again meanwhile. The letter stays.
+        refused: Letter ID -> why it cannot be redriven. The letter stays.
+        missing: Letter IDs that are not there: redriven or purged by somebody else.
+    """
+
+    moved: dict[str, str]
+    superseded: dict[str, str]
+    refused: dict[str, str]
+    missing: list[str]
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -226,6 +260,9 @@ class GroupSnapshot(msgspec.Struct, frozen=True):
         done: Jobs acknowledged since the stream was made.
         retried: Attempts that were followed by another.
         dead: Jobs dead-lettered by this group since the stream was made.
+        redriven: Dead letters given back to it.
+        abandoned: Nobody reads it: it has entries to read, none in hand, and no consumer that was heard of for a minute.
+            It pins those entries: start its workers, or drop the group.
     """
 
     name: str
@@ -236,6 +273,8 @@ class GroupSnapshot(msgspec.Struct, frozen=True):
     done: int
     retried: int
     dead: int
+    redriven: int
+    abandoned: bool
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -249,6 +288,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         scheduled: Jobs that wait for their time.
         dead: Dead letters.
         length: Entries in the stream.
+        paused: Whether nothing may be started.
         groups: Each group, by name.
     """
 
@@ -259,6 +299,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     scheduled: int
     dead: int
     length: int
+    paused: bool
     groups: dict[str, GroupSnapshot]
 
 

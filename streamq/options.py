@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, get_args
@@ -11,6 +12,10 @@ from streamq.errors import ConfigurationError
 from streamq.keys import SLICES, check_name
 
 Retention = Literal["delete", "keep"]
+GroupStart = Literal["all", "new"]
+
+MAX_READY = 1_000_000
+"""Highest `max_ready`: on Redis 6.2 with several groups the ready entries are counted one by one, up to it."""
 
 MAX_FIELDS = 256
 """Most fields of an entry, ours and the producer's: far above need, far below the 4,000 at which Lua's unpack fails."""
@@ -25,6 +30,9 @@ class StreamOptions:
 
     Args:
         group: Consumer group that reads, acknowledges and retries here.
+        groups: The other groups of the stream. With them, the first call of any producer or reader makes all groups, so
+            that no job is removed before each has had it. Every group gets every job.
+        group_start: Where a group that is made begins: ``all`` at the oldest entry, ``new`` behind the newest.
         lease: Seconds a delivery may stay silent before others may take it. Long enough to survive a pause of the
             process, short enough to wait for after a crash; running handlers are renewed at a third of it.
         max_deliveries: Starts a job gets when its process keeps dying; then it is dead-lettered. 1 protects no
@@ -33,7 +41,12 @@ class StreamOptions:
         crash_backoff: How much longer than `lease` a worker leaves a job alone after it was started twice or more
             without an end. The first crash costs nothing extra.
         idempotency_ttl: Seconds a job ID chosen by a caller, and its result, are remembered after their last change.
-        retention: ``delete`` removes an entry when it is settled; ``keep`` leaves it in the stream.
+        retention: ``delete`` removes an entry when every group has settled it; ``keep`` leaves it in the stream.
+        keep_for: With ``keep``: finished entries older than this go when the stream is trimmed. None keeps them.
+        keep_last: With ``keep``: finished entries beyond the newest so many go when the stream is trimmed. None keeps
+            them. With both, an entry goes that either rule lets go.
+        max_ready: Most jobs that may wait unread; beyond it `add` raises `QueueFullError`. None for no limit. Retries and
+            redrives are never refused.
         max_payload: Longest encoded payload in bytes.
 
     Raises:
@@ -41,35 +54,57 @@ class StreamOptions:
     """
 
     group: str = "workers"
+    groups: Iterable[str] = ()
+    group_start: GroupStart = "all"
     lease: float | timedelta = 15.0
     max_deliveries: int = 5
     retry: Backoff = field(default_factory=lambda: Backoff.exponential(1, cap=900, limit=10, jitter=0.2))
     crash_backoff: Backoff = field(default_factory=lambda: Backoff.exponential(1, cap=60, limit=None, jitter=0))
     idempotency_ttl: float | timedelta = 86_400.0
     retention: Retention = "delete"
+    keep_for: float | timedelta | None = None
+    keep_last: int | None = None
+    max_ready: int | None = None
     max_payload: int = 1 << 20
 
+    all_groups: tuple[str, ...] = field(init=False, repr=False)
+    keep_ms: int | None = field(init=False, repr=False)
     lease_ms: int = field(init=False, repr=False)
     slice_ms: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_name(self.group, "group")
+        if isinstance(self.groups, str):
+            raise ConfigurationError(f"groups must be several names, such as ({self.groups!r},), not one")
+        others = tuple(check_name(name, "group") for name in self.groups)
+        if self.group_start not in get_args(GroupStart):
+            raise ConfigurationError(f"group_start must be 'all' or 'new', not {self.group_start!r}")
         if isinstance(self.max_deliveries, bool) or not isinstance(self.max_deliveries, int) or self.max_deliveries < 1:
             raise ConfigurationError(f"max_deliveries must be a whole number >= 1, not {self.max_deliveries!r}")
         if self.retention not in get_args(Retention):
             raise ConfigurationError(f"retention must be 'delete' or 'keep', not {self.retention!r}")
-        if (
-            isinstance(self.max_payload, bool)
-            or not isinstance(self.max_payload, int)
-            or not 1 <= self.max_payload <= 256 << 20
-        ):
+        if not _whole(self.max_payload, 1, 256 << 20):
             raise ConfigurationError(f"max_payload must be from 1 byte to 256 MiB, not {self.max_payload!r}")
+        if self.max_ready is not None and not _whole(self.max_ready, 1, MAX_READY):
+            raise ConfigurationError(f"max_ready must be from 1 to {MAX_READY:,}, or None, not {self.max_ready!r}")
+        if self.keep_last is not None and not _whole(self.keep_last, 0, 1 << 53):
+            raise ConfigurationError(f"keep_last must be a whole number >= 0, or None, not {self.keep_last!r}")
+        if self.retention == "delete" and (self.keep_for, self.keep_last) != (None, None):
+            raise ConfigurationError("keep_for and keep_last need retention='keep': with 'delete' nothing is kept")
         if not isinstance(self.retry, Backoff) or not isinstance(self.crash_backoff, Backoff):
             raise ConfigurationError(
                 "retry and crash_backoff must be a Backoff, such as Backoff.exponential(1, limit=10)"
             )
         lease_ms = to_ms(self.lease, "lease", least_ms=10, most_ms=86_400_000)
         ttl_ms = to_ms(self.idempotency_ttl, "idempotency_ttl", least_ms=1)
+        keep_ms = None if self.keep_for is None else to_ms(self.keep_for, "keep_for")
+        object.__setattr__(self, "groups", others)
+        object.__setattr__(self, "all_groups", tuple(dict.fromkeys((self.group, *others))))
+        object.__setattr__(self, "keep_ms", keep_ms)
         object.__setattr__(self, "lease_ms", lease_ms)
         # A slice is written for one turn and kept for SLICES - 1 more, so this keeps a record for the whole TTL at least.
         object.__setattr__(self, "slice_ms", -(-ttl_ms // (SLICES - 1)))
+
+
+def _whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, get_args, overload
 
 from streamq import connection
 from streamq._codec import EntryCodec
-from streamq._flows import intake, outcome
-from streamq._ops import dead_letter, enqueue, identity, inspect, settle
+from streamq._flows import intake, opening, outcome
+from streamq._ops import enqueue, groups, identity, inspect, lease, letters, pause, registry, remove, settle, trim
 from streamq._ops import read as reading
 from streamq._requests import Plan
 from streamq._spec import Spec
@@ -18,11 +19,14 @@ from streamq.backoff import to_ms
 from streamq.effects import Effects
 from streamq.errors import ConfigurationError, LeaseLostError
 from streamq.keys import Keys, check_name
-from streamq.messages import Added, DeadLetter, Job, Reclaimed, Snapshot
-from streamq.options import StreamOptions
+from streamq.messages import Added, DeadLetter, Job, Reclaimed, Redriven, Result, Snapshot
+from streamq.options import GroupStart, StreamOptions
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+PAUSE_SEEN_S = 0.9
+"""How long it is believed that the stream is not paused, so that reading fast costs no request more."""
 
 
 class Stream(Generic[T]):
@@ -58,8 +62,10 @@ class Stream(Generic[T]):
         self._spec: Spec[T] = Spec(Keys(name, deployment), options, EntryCodec(type, options))
         self._settings = connection.settings_of(redis)
         self._driver = self._settings.blocking()
-        self._prepared = False
+        self._prepared: set[Callable[[Spec[T]], Plan[None]]] = set()
+        self._unpaused_at = -PAUSE_SEEN_S
         self.dead_letters = DeadLetters(self._spec, self._run)
+        self.groups = Groups(self._spec, self._run)
 
     @property
     def options(self) -> StreamOptions:
@@ -95,10 +101,13 @@ class Stream(Generic[T]):
             JobEncodingError: The payload or a header cannot be stored; fix it. Nothing was written.
             ConfigurationError: The job ID is not valid, or the stream's key holds something else. Nothing was written.
             ConnectionLostError: With `maybe_executed` the job may have been added: with a `job_id`, add it again.
+            QueueFullError: `max_ready` jobs wait already. Nothing was written.
             ServerError: The server refused, for example for lack of memory. Nothing was written.
 
-        Round trips: 1. Atomic: yes (XADD, or a script with `job_id`). Server: Redis 6.2, Valkey.
+        Round trips: 1 (with `groups`, a first call 2 more). Atomic: yes (XADD, or a script with `job_id` or
+        `max_ready`). Server: Redis 6.2, Valkey.
         """
+        self._prepare(opening.producer)
         return self._run(enqueue.add(self._spec, payload, job_id=job_id, headers=headers))
 
     def add_many(
@@ -120,10 +129,12 @@ class Stream(Generic[T]):
 
         Raises:
             JobEncodingError: A payload cannot be stored; the message says which. Those before it were added.
+            QueueFullError: The stream filled up on the way. The first ``added`` new jobs were added, none behind them.
             StreamqError: As of `add`. Every error carries ``added``: jobs known to be added before it.
 
-        Round trips: 1 per 500 jobs. Atomic: each job by itself.
+        Round trips: 1 per 500 jobs. Atomic: each job by itself; with `job_id` or `max_ready` each write (a script).
         """
+        self._prepare(opening.producer)
         return self._run(enqueue.add_many(self._spec, payloads, job_id=job_id, headers=headers))
 
     def read(self, consumer: str, *, count: int = 1, block: float | timedelta | None = None) -> list[Job[T]]:
@@ -131,6 +142,7 @@ class Stream(Generic[T]):
 
         Entries that cannot become a job are dead-lettered and not returned: neither are jobs whose ID is done already
         (acknowledged) or runs elsewhere (released). The group is made, from the stream's beginning, when it is missing.
+        While the stream is paused, nothing is read; a wait goes on until it is resumed.
 
         Args:
             consumer: Unique per process start, for example host, pid and a random part: fencing tells consumers apart.
@@ -143,11 +155,22 @@ class Stream(Generic[T]):
         Raises:
             ConnectionLostError: Jobs may be pending unseen; they come back by `reclaim` when their lease has run out.
 
-        Round trips: 1 (a first call 4 more; 1 more when a job has a chosen ID). Atomic: yes (XREADGROUP).
+        Round trips: 1 per second of waiting (a first call 4 more; 1 more when a job has a chosen ID, and 1 a second to see
+        whether the stream is paused). Atomic: yes (XREADGROUP).
         """
-        plan = intake.read(self._spec, _consumer(consumer), count=_count(count), block_ms=_block_ms(block))
-        self._prepare()
-        return self._run(plan)
+        looked = self._time_to_look()
+        plan = intake.read(
+            self._spec,
+            _consumer(consumer),
+            count=_count(count),
+            block_ms=_block_ms(block),
+            look_for_pause=looked is not None,
+        )
+        self._prepare(opening.reader)
+        jobs = self._run(plan)
+        if looked is not None and jobs:
+            self._unpaused_at = looked
+        return jobs
 
     def reclaim(
         self,
@@ -175,8 +198,10 @@ class Stream(Generic[T]):
         Raises:
             StreamqError: Anything that broke off the work; ``partial`` holds what was done if it had begun.
 
-        Round trips: 1, and 1 per 10 dead letters. Atomic: claiming is (a script), every dead letter is (MULTI/EXEC).
+        Round trips: 1, and 1 per 10 dead letters (1 a second to see whether the stream is paused: then nothing is taken).
+        Atomic: claiming is (a script), every dead letter is (MULTI/EXEC).
         """
+        looked = self._time_to_look()
         plan = intake.reclaim(
             self._spec,
             _consumer(consumer),
@@ -184,9 +209,13 @@ class Stream(Generic[T]):
             min_idle_ms=None if min_idle is None else to_ms(min_idle, "min_idle"),
             raise_count=True,
             exclude=[job.entry_id for job in exclude],
+            look_for_pause=looked is not None,
         )
-        self._prepare()
-        return self._run(plan)
+        self._prepare(opening.reader)
+        found = self._run(plan)
+        if looked is not None and any(found):
+            self._unpaused_at = looked
+        return found
 
     @overload
     def ack(self, jobs: Job[T]) -> bool: ...
@@ -273,6 +302,60 @@ class Stream(Generic[T]):
         if fence <= 0:
             raise LeaseLostError(entry_id=job.entry_id, gone=fence != -1)
 
+    @overload
+    def extend(self, jobs: Job[T]) -> None: ...
+    @overload
+    def extend(self, jobs: Sequence[Job[T]]) -> int: ...
+    def extend(self, jobs: Job[T] | Sequence[Job[T]]) -> int | None:
+        """Begin leases anew: when this returns, nobody may take the jobs for another `lease`.
+
+        For hand-written loops whose jobs take long: call it at least twice a lease. A `Worker` does it by itself.
+
+        Args:
+            jobs: One job, or several (one request per 500).
+
+        Returns:
+            For one job nothing; for several how many are still ours. The `lease_lost` of the others is set.
+
+        Raises:
+            LeaseLostError: One job, and it is not ours any more: stop working on it.
+
+        Round trips: 1. Atomic: yes (a script, fenced by consumer and delivery count). Works while memory is full.
+        """
+        if isinstance(jobs, Job):
+            self._run(lease.extend_one(self._spec, jobs))
+            return None
+        return self._run(lease.extend_many(self._spec, jobs))
+
+    def cancel(self, job_id: str) -> bool:
+        """Take a job back that nobody has begun: when this returns True, it will never run, and its ID is free again.
+
+        Args:
+            job_id: The job's ID. A job without a chosen one is found by its entry ID until its first retry.
+
+        Returns:
+            True if it was there; False if there is no such job: never added, dead-lettered, cancelled, or forgotten.
+
+        Raises:
+            JobStateError: A group has begun it (``state`` is ``pending``), or it is ``done``. Nothing was changed.
+
+        Round trips: 1. Atomic: yes (a script).
+        """
+        return self._run(remove.cancel(self._spec, job_id))
+
+    def result(self, job_id: str) -> Result:
+        """What became of a job, for this stream's group, and what its handler returned. Changes nothing.
+
+        Args:
+            job_id: The job's ID.
+
+        Raises:
+            JobEncodingError: The stored result is no JSON: somebody else wrote it.
+
+        Round trips: 1. Atomic: yes (a script).
+        """
+        return self._run(identity.result(self._spec, job_id))
+
     def once(self, job_id: str, effects: Effects) -> bool:
         """Apply effects the first time this is called with an ID, and never again while it is remembered.
 
@@ -299,17 +382,98 @@ class Stream(Generic[T]):
         """
         return self._run(inspect.snapshot(self._spec))
 
-    def _prepare(self) -> None:
-        if not self._prepared:
-            self._run(reading.prepare(self._spec))
-            self._prepared = True
+    def pause(self) -> bool:
+        """Pause the stream, for all its groups: two seconds later nothing starts any more. What runs, ends as always.
+
+        Jobs can still be added. Workers keep their connections and go on when the stream is resumed; hand-written loops
+        get nothing from `read` and `reclaim` meanwhile.
+
+        Returns:
+            True, or False if it was paused already.
+
+        Round trips: 1. Atomic: yes (a script). Works while memory is full.
+        """
+        return self._run(pause.change(self._spec, paused=True))
+
+    def resume(self) -> bool:
+        """End a pause: waiting readers go on at once, workers within two seconds.
+
+        Returns:
+            True, or False if it was not paused.
+
+        Round trips: 1. Atomic: yes (a script).
+        """
+        return self._run(pause.change(self._spec, paused=False))
+
+    def trim(self) -> int:
+        """Remove finished entries that are still in the stream: read and settled by every group.
+
+        With ``retention="delete"`` those are what others acknowledged, or a dropped group left; with ``keep`` those that
+        `keep_for` and `keep_last` let go, or all of them where neither is set. Unread and pending entries stay, and what a
+        dead letter refers to. Workers do it by themselves every five seconds, but for ``keep`` without a rule.
+
+        Returns:
+            How many were removed.
+
+        Round trips: 1 per 1,000 entries looked at, or 10,000 removed at the head. Atomic: each (a script).
+        """
+        return self._run(trim.trim(self._spec))
+
+    def prune_consumers(self, min_idle: float | timedelta = 3_600.0) -> list[str]:
+        """Remove consumers of the group that hold nothing and were not heard of for a while.
+
+        A live one that is removed does not notice: its next delivery makes it again. Workers do it by themselves, every
+        minute.
+
+        Args:
+            min_idle: Seconds since the server heard of it; an hour keeps dead ones in sight for a while. On servers before
+                Redis 7.2 a consumer that waits without getting anything is not heard of.
+
+        Returns:
+            Their names.
+
+        Round trips: 1 per 100. Atomic: each (a script: never one with pending entries).
+        """
+        return self._run(trim.prune_consumers(self._spec, min_idle_ms=to_ms(min_idle, "min_idle")))
+
+    def delete(self, *, force: bool = False) -> int:
+        """Delete the stream: entries, groups, dead letters, schedule, records, what effects wrote, and its name.
+
+        Stop its workers first: one that still runs makes the stream again, empty.
+
+        Args:
+            force: Whether to delete it with the work that it has left: unread, pending, scheduled, dead.
+
+        Returns:
+            How many keys were removed.
+
+        Raises:
+            JobStateError: It has work left. Nothing was deleted.
+
+        Round trips: 2, and 1 per 1,000 keys of the server. Atomic: everything that holds jobs (a script); the rest follows.
+        If that is broken off, call it again.
+        """
+        removed = self._run(remove.delete(self._spec, force=force))
+        self._run(registry.forget(self._spec.keys))
+        self._prepared.clear()
+        return removed
+
+    def _time_to_look(self) -> float | None:
+        """Now, if it is time to see again whether the stream is paused."""
+        now = time.monotonic()
+        return now if now - self._unpaused_at >= PAUSE_SEEN_S else None
+
+    def _prepare(self, plan: Callable[[Spec[T]], Plan[None]]) -> None:
+        if plan not in self._prepared:
+            self._run(plan(self._spec))
+            self._prepared.add(plan)
 
     def _run(self, plan: Plan[R]) -> R:
         return self._driver.run(plan)
 
 
 class DeadLetters(Generic[T]):
-    """The dead letters of a stream; `Stream.dead_letters`."""
+    """The dead letters of a stream, of all its groups; `Stream.dead_letters`."""
 
     def __init__(self, spec: Spec[T], run: Callable[[Plan[Any]], Any]) -> None:
         self._spec = spec
@@ -324,8 +488,121 @@ class DeadLetters(Generic[T]):
 
         Round trips: 1.
         """
-        letters: list[DeadLetter] = self._run(dead_letter.listing(self._spec, count=_count(count), after=after))
-        return letters
+        found: list[DeadLetter] = self._run(letters.listing(self._spec, count=_count(count), after=after))
+        return found
+
+    def get(self, letter_id: str) -> DeadLetter | None:
+        """One dead letter, or None if there is no such one.
+
+        Args:
+            letter_id: Its `id`. Where it only refers to its entry (``oversized``), the fields are that entry's.
+
+        Raises:
+            ConfigurationError: That is no ID of a letter.
+
+        Round trips: 1, or 2.
+        """
+        found: DeadLetter | None = self._run(letters.get(self._spec, letter_id))
+        return found
+
+    def redrive(self, letter_ids: str | Iterable[str], *, new_id: str | None = None, max_redrives: int = 5) -> Redriven:
+        """Give jobs back to the groups that gave them up: when this returns, each is ready, and its letter is gone.
+
+        A job begins again with all its attempts and deliveries, and with the same fields byte for byte and in order, but for
+        those of ours. Only its own group gets it. Two redrives of one letter make one run.
+
+        Args:
+            letter_ids: One ID, or several.
+            new_id: A job ID to give it instead of its own, for one letter only.
+            max_redrives: How often a job may be redriven in all. It keeps a script that redrives whatever dies from
+                going round with a job that always dies.
+
+        Returns:
+            What became of each letter. One whose job ID is queued, running or done again is ``superseded`` and stays.
+
+        Raises:
+            ConfigurationError: An ID is not valid, or `new_id` is given for several. Nothing more was moved.
+
+        Round trips: 1 per 10. Atomic: each letter (a script).
+        """
+        if new_id is not None and not isinstance(letter_ids, str):
+            raise ConfigurationError("new_id can be given to one letter only: pass its ID as a str")
+        plan = letters.redrive(self._spec, letter_ids, new_id=new_id, max_redrives=max_redrives)
+        done: Redriven = self._run(plan)
+        return done
+
+    def purge(
+        self, letter_ids: str | Iterable[str] | None = None, *, older_than: float | timedelta | None = None
+    ) -> int:
+        """Remove dead letters for good, and with the last letter that refers to an entry that entry.
+
+        Args:
+            letter_ids: One ID, or several.
+            older_than: Instead of IDs: all that died so many seconds ago or more; 0 for all there are.
+
+        Returns:
+            How many were removed.
+
+        Raises:
+            ConfigurationError: An ID is not valid, or not exactly one of the two was given.
+
+        Round trips: 1 per 100; with `older_than` 2 per 10. Atomic: each request (a script).
+        """
+        if (letter_ids is None) == (older_than is None):
+            raise ConfigurationError("purge takes IDs of letters, or older_than, and not both")
+        if letter_ids is not None:
+            count: int = self._run(letters.purge(self._spec, letter_ids))
+        else:
+            count = self._run(letters.purge_older(self._spec, to_ms(older_than or 0, "older_than")))
+        return count
+
+
+class Groups(Generic[T]):
+    """The consumer groups of a stream; `Stream.groups`. `Stream.inspect` shows them."""
+
+    def __init__(self, spec: Spec[T], run: Callable[[Plan[Any]], Any]) -> None:
+        self._spec = spec
+        self._run = run
+
+    def create(self, name: str, *, start: GroupStart = "all") -> bool:
+        """Make a group: when this returns, every job that is added from now on goes to it, too.
+
+        Args:
+            name: Of the group. Also name it in `StreamOptions.groups`, so that it is made again after a loss of data.
+            start: ``all``: it begins at the oldest entry that is still there; ``new``: behind the newest.
+
+        Returns:
+            True, or False if it was there already.
+
+        Raises:
+            ConfigurationError: The name is not valid, or the stream's key holds something else.
+
+        Round trips: 1. Atomic: yes (XGROUP CREATE).
+        """
+        if start not in get_args(GroupStart):
+            raise ConfigurationError(f"start must be 'all' or 'new', not {start!r}")
+        made: list[str] = self._run(groups.create(self._spec, [check_name(name, "group")], start))
+        return bool(made)
+
+    def drop(self, name: str, *, force: bool = False) -> bool:
+        """Remove a group, so that it pins no entries any more. What only it needed goes when the stream is trimmed.
+
+        Stop its workers first: one that still runs makes it again.
+
+        Args:
+            name: Of the group.
+            force: Whether to drop it with the work that it has left: that work is lost for it.
+
+        Returns:
+            True, or False if there is no such group.
+
+        Raises:
+            JobStateError: It has entries pending or not read. Nothing was changed.
+
+        Round trips: 1. Atomic: yes (a script).
+        """
+        dropped: bool = self._run(groups.drop(self._spec, name, force=force))
+        return dropped
 
 
 def _consumer(name: str) -> str:

@@ -18,7 +18,7 @@ COLOURS: Final = ("sync", "async")
 
 
 class Blocking:
-    """An `AsyncStream` (or its dead letters) that waits for each coroutine, in one private event loop.
+    """An `AsyncStream` (or its dead letters, its groups) that waits for each coroutine, in one private event loop.
 
     Attributes:
         target: What is driven.
@@ -30,7 +30,7 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.target, name)
-        if name == "dead_letters":
+        if name in {"dead_letters", "groups"}:
             return Blocking(value, self._loop)
         if not inspect.iscoroutinefunction(value):
             return value
@@ -40,7 +40,7 @@ class Blocking:
         """Run a plan, as the facade's own methods do."""
         return self._loop.run_until_complete(self.target._run(plan))
 
-    def pause(self, seconds: float) -> None:
+    def idle(self, seconds: float) -> None:
         """Let the loop run, without a call of ours."""
         self._loop.run_until_complete(asyncio.sleep(seconds))
 

@@ -16,7 +16,10 @@ _TASKS = """Tasks of one event loop may share one; call `aclose` before the loop
     connections of its own."""
 
 # Each must be used: a substitution that no longer matches is a mistake, not a no-op.
-_PLANS = "add|add_many|read|reclaim|ack|commit|retry|reject|release|once|inspect|_prepare|_run|list"
+_PLANS = (
+    "add|add_many|read|reclaim|ack|commit|retry|reject|release|once|inspect|_prepare|_run|list|"
+    "extend|cancel|result|pause|resume|trim|prune_consumers|delete|get|redrive|purge|create|drop"
+)
 SUBSTITUTIONS = (
     (
         r'^"""The blocking facade\..*?"""',
@@ -31,6 +34,10 @@ SUBSTITUTIONS = (
     (r"\bclass Stream\(", "class AsyncStream("),
     (r"\bclass DeadLetters\(", "class AsyncDeadLetters("),
     (r"= DeadLetters\(", "= AsyncDeadLetters("),
+    (r"\bclass Groups\(", "class AsyncGroups("),
+    (r"= Groups\(", "= AsyncGroups("),
+    (r"`Stream\.groups`", "`AsyncStream.groups`"),
+    (r"`Stream\.inspect`", "`AsyncStream.inspect`"),
     (r"`Stream\.dead_letters`", "`AsyncStream.dead_letters`"),
     (r"_settings\.blocking\(\)", "_settings.asynchronous()"),
     (r"def __enter__", "async def __aenter__"),

@@ -7,8 +7,8 @@ import inspect
 import parity
 import pytest
 
-from streamq.stream import DeadLetters, Stream
-from streamq.stream_async import AsyncDeadLetters, AsyncStream
+from streamq.stream import DeadLetters, Groups, Stream
+from streamq.stream_async import AsyncDeadLetters, AsyncGroups, AsyncStream
 
 
 def test_generated_file_is_up_to_date():
@@ -21,7 +21,9 @@ def test_an_unused_substitution_is_found(monkeypatch):
         parity.made()
 
 
-@pytest.mark.parametrize(("blocking", "asyncio"), [(Stream, AsyncStream), (DeadLetters, AsyncDeadLetters)])
+@pytest.mark.parametrize(
+    ("blocking", "asyncio"), [(Stream, AsyncStream), (DeadLetters, AsyncDeadLetters), (Groups, AsyncGroups)]
+)
 def test_same_methods_parameters_and_docs(blocking, asyncio):
     def surface(cls):
         return {

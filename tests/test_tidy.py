@@ -30,15 +30,24 @@ def too_long(source: str, limit: int) -> list[str]:
     return found
 
 
+def code_lines(source: str) -> int:
+    """Lines of a module without docstrings: a facade is one line a method, and as much prose as its users need."""
+    tree = ast.parse(source)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docs = [node.body[0] for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node)]
+    return len(source.splitlines()) - sum((doc.end_lineno or 0) - doc.lineno + 1 for doc in docs)
+
+
 def test_the_length_check_can_fail():
     long = "def f():\n    '''Doc.'''\n" + "    x = 1\n" * 61
     assert too_long(long, FUNCTION_LINES) == ["f: 62 lines"]
+    assert code_lines(long) == 62
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_modules_and_functions_are_short(path):
     source = path.read_text("utf-8")
-    assert len(source.splitlines()) <= MODULE_LINES
+    assert code_lines(source) <= MODULE_LINES
     assert too_long(source, FUNCTION_LINES) == []
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from streamq._codec import Malformed, OtherGroups
-from streamq._ops import dead_letter, identity, settle
+from streamq._flows import opening
+from streamq._ops import dead_letter, identity, pause, settle
 from streamq._ops import read as read_ops
 from streamq._ops import reclaim as reclaim_ops
 from streamq._ops.dead_letter import Letter, Moved
@@ -25,6 +27,9 @@ T = TypeVar("T")
 ELSEWHERE_MS = 5_000
 """Longest wait before an entry whose ID runs elsewhere is looked at again: long enough not to spin, short enough to notice."""
 
+WATCH_MS = 1_000
+"""Longest wait of one read that watches for a pause: with a look that is a second old, nothing starts 2 s after it."""
+
 _log = logging.getLogger("streamq")
 
 
@@ -38,7 +43,8 @@ class Sorted(Generic[T]):
     chosen: list[Job[T]] = field(default_factory=list)
     """Jobs whose ID must be claimed before they may run."""
     letters: list[Letter] = field(default_factory=list)
-    others: list[Settled] = field(default_factory=list)
+    others: list[tuple[Held, str]] = field(default_factory=list)
+    """Entries that only another group handles, with its name."""
 
     def ready(self) -> list[Job[T]]:
         """The jobs that may run, as they came."""
@@ -48,17 +54,36 @@ class Sorted(Generic[T]):
         return self.jobs
 
 
-def read(spec: Spec[T], consumer: str, *, count: int, block_ms: int | None) -> Plan[list[Job[T]]]:
-    """Read new jobs. One request; one more if a job has a chosen ID, and one per ten malformed entries."""
-    deliveries = yield from read_ops.with_group(
-        spec, lambda: read_ops.new(spec, consumer, count=count, block_ms=block_ms)
-    )
-    return (yield from _take_in(spec, consumer, deliveries, charged=True))
+def read(
+    spec: Spec[T], consumer: str, *, count: int, block_ms: int | None, look_for_pause: bool = False
+) -> Plan[list[Job[T]]]:
+    """Read new jobs. One request; one more if a job has a chosen ID, and one per ten malformed entries.
+
+    Whoever watches `pause` by himself passes waits of two seconds at most. With `look_for_pause`, and in the middle of longer
+    waits, it is watched here: while the stream is paused nothing is read, but the wait goes on.
+    """
+    left = block_ms or 0
+    while True:
+        if look_for_pause:
+            after_pause = yield from pause.until_resumed(spec, left)
+            if after_pause is None:
+                return []
+            left = after_pause
+        wait = min(left, WATCH_MS)
+        left -= wait
+        if left:
+            watched = partial(read_ops.new_or_flag, spec, consumer, pause.flag(spec), count=count, block_ms=wait)
+            deliveries, look_for_pause = yield from opening.with_group(spec, watched)
+        else:
+            plain = partial(read_ops.new, spec, consumer, count=count, block_ms=wait)
+            deliveries = yield from opening.with_group(spec, plain)
+        if deliveries or not left:
+            return (yield from _take_in(spec, consumer, deliveries, charged=True))
 
 
 def recover(spec: Spec[T], consumer: str, held: frozenset[str]) -> Plan[list[Job[T]]]:
     """Jobs that a lost or abandoned read left with this consumer."""
-    deliveries = yield from read_ops.with_group(spec, lambda: read_ops.unseen(spec, consumer, held))
+    deliveries = yield from opening.with_group(spec, lambda: read_ops.unseen(spec, consumer, held))
     # A lost reclaim charged nothing, and the two cannot be told apart: better one charge too many than a start uncounted.
     return (yield from _take_in(spec, consumer, deliveries, charged=False))
 
@@ -79,13 +104,16 @@ def reclaim(
     min_idle_ms: int | None,
     raise_count: bool,
     exclude: Iterable[str] = (),
+    look_for_pause: bool = False,
 ) -> Plan[Reclaimed[T]]:
     """Take over jobs whose lease ran out, and dead-letter those whose deliveries are spent.
 
     One request, and one per ten dead letters. An error after the first request carries what was done as ``partial``:
     counts were raised, so somebody must get those jobs.
     """
-    page = yield from read_ops.with_group(
+    if look_for_pause and (yield from pause.is_paused(spec)):
+        return Reclaimed([], [], [], [])
+    page = yield from opening.with_group(
         spec,
         lambda: reclaim_ops.page(
             spec,
@@ -131,8 +159,8 @@ def _sort(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery]) -> Sorte
         match job:
             case Job():
                 (found.chosen if job._kind is JobIdKind.CHOSEN else found.jobs).append(job)  # noqa: SLF001
-            case OtherGroups():
-                found.others.append(_plain(delivery.entry_id, delivery.count))
+            case OtherGroups(group):
+                found.others.append((Held(delivery.entry_id, delivery.count), group))
             case Malformed(reason, error):
                 size = sum(map(len, delivery.fields))
                 found.letters.append(Letter(Held(delivery.entry_id, delivery.count), reason, error, size))
@@ -140,12 +168,13 @@ def _sort(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery]) -> Sorte
 
 
 def _finish(spec: Spec[T], consumer: str, found: Sorted[T], moved: Moved, *, charged: bool) -> Plan[None]:
-    """Claim chosen IDs, dead-letter what is malformed or spent, acknowledge what is other groups'."""
+    """Claim chosen IDs, pass over what is other groups', dead-letter what is malformed, spent, or nobody's."""
     if found.chosen:
         found.jobs += yield from _claim(spec, consumer, found.chosen, charged=charged)
-    yield from dead_letter.move(spec, consumer, found.letters, moved)
     if found.others:
-        yield from settle.ack(spec, consumer, found.others)
+        unclaimed = yield from settle.pass_over(spec, consumer, found.others)
+        found.letters += [Letter(held, "unknown_group", f"group {group} does not exist") for held, group in unclaimed]
+    yield from dead_letter.move(spec, consumer, found.letters, moved)
 
 
 def _claim(spec: Spec[T], consumer: str, jobs: Sequence[Job[T]], *, charged: bool) -> Plan[list[Job[T]]]:
@@ -155,7 +184,7 @@ def _claim(spec: Spec[T], consumer: str, jobs: Sequence[Job[T]], *, charged: boo
     done: list[Settled] = []
     elsewhere: list[Job[T]] = []
     for job, answer in zip(jobs, answers, strict=True):
-        match answer.claim:
+        match answer:
             case Claim.RUN:
                 run.append(job)
             case Claim.DONE:

@@ -1,19 +1,18 @@
-"""Move entries to the dead-letter stream, and list what is there."""
+"""Move entries to the dead-letter stream."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from streamq import _scripts
 from streamq._codec import cut
-from streamq._requests import Command, Plan, Script, Transaction, ask, ask_each
-from streamq._scripts import Fence, Held, text
+from streamq._requests import Plan, Script, Transaction, ask_each
+from streamq._scripts import Fence, Held
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, ServerError
-from streamq.messages import DeadLetter, Failed, Reason
+from streamq.messages import Failed, Reason
 
 T = TypeVar("T")
 
@@ -89,59 +88,3 @@ def _pages(letters: Sequence[Letter]) -> Iterator[list[Letter]]:
         size += letter.size
     if page:
         yield page
-
-
-def listing(spec: Spec[T], *, count: int, after: str | None) -> Plan[list[DeadLetter]]:
-    """Dead letters, oldest first. One request."""
-    start = "-" if after is None else f"({after}"
-    name = spec.keys.name
-
-    def decode(reply: Any) -> list[DeadLetter]:
-        return [_letter(name, text(letter_id), fields) for letter_id, fields in reply]
-
-    return (yield from ask(Command(("XRANGE", spec.keys.dead, start, "+", "COUNT", count), (spec.keys.dead,), decode)))
-
-
-_META = frozenset(
-    f"dead:{name}".encode()
-    for name in (
-        "reason", "error", "source", "job_id", "group", "consumer",
-        "deliveries", "attempts", "enqueued_at", "at", "redrives",
-    )
-)  # fmt: skip
-
-
-def _letter(stream: str, letter_id: str, fields: list[bytes]) -> DeadLetter:
-    meta: dict[bytes, bytes] = {}
-    original: list[tuple[bytes, bytes]] = []
-    for name, value in zip(fields[::2], fields[1::2], strict=True):
-        if name in _META and name not in meta and not original:
-            meta[name] = value  # ours come first; the same name later was the producer's
-        else:
-            original.append((name.removeprefix(b"dead:") if name.startswith(b"dead:dead:") else name, value))
-
-    def word(name: str) -> str:
-        return text(meta.get(f"dead:{name}".encode(), b""))
-
-    def number(name: str) -> int:
-        value = meta.get(f"dead:{name}".encode(), b"")
-        return int(value) if value.isdigit() and len(value) <= 15 else 0  # noqa: PLR2004  # a foreign one may be huge
-
-    def moment(name: str) -> datetime | None:
-        return datetime.fromtimestamp(ms / 1000, UTC) if 0 < (ms := number(name)) < 10**14 else None
-
-    return DeadLetter(
-        id=letter_id,
-        reason=word("reason"),
-        error=word("error"),
-        stream=stream,
-        source_id=word("source"),
-        job_id=word("job_id"),
-        group=word("group"),
-        consumer=word("consumer"),
-        deliveries=number("deliveries"),
-        attempts=number("attempts"),
-        enqueued_at=moment("enqueued_at"),
-        died_at=moment("at"),
-        fields=tuple(original),
-    )

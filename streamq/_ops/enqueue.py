@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from streamq import _scripts
-from streamq._requests import Command, Pipeline, Plan, Script, ask, ask_each
-from streamq._scripts import text
+from streamq._requests import Command, Pipeline, Plan, ask, ask_each
+from streamq._scripts import NewJob, text
 from streamq._spec import Spec
-from streamq.errors import StreamqError
+from streamq.errors import QueueFullError, StreamqError
 from streamq.keys import check_id
 from streamq.messages import Added
 
@@ -21,22 +21,24 @@ CHUNK_JOBS = 500
 CHUNK_BYTES = 1 << 20
 """Most payload bytes in one write, so that memory stays bounded whatever the iterable yields."""
 
-_Add = Command[Added] | Script[Added]
-
 
 def add(spec: Spec[T], payload: T, *, job_id: str | None, headers: Mapping[str, str] | None) -> Plan[Added]:
     """Add one job. One request; atomic."""
-    return (yield from ask(_request(spec, payload, job_id, headers)))
+    job = _new_job(spec, payload, job_id, headers)
+    if _plain(spec, job):
+        return (yield from ask(_xadd(spec, job)))
+    [answer] = yield from ask(_scripts.add(spec.keys, spec.options, jobs=[job]))
+    return _added(spec, job, answer)
 
 
 def add_many(
     spec: Spec[T], payloads: Iterable[T], *, job_id: Callable[[T], str] | None, headers: Mapping[str, str] | None
 ) -> Plan[int]:
-    """Add jobs in chunks, one write a chunk, each job by itself atomic. An error carries ``added``, the count so far."""
+    """Add jobs in chunks, one write a chunk. An error carries ``added``, the count so far."""
     added = 0
     try:
         for chunk in _chunks(spec, payloads, job_id, headers):
-            answers = yield from ask_each(Pipeline(chunk))
+            answers = yield from _add_chunk(spec, chunk)
             added += sum(isinstance(answer, Added) and answer.created for answer in answers)
             for answer in answers:
                 if isinstance(answer, Exception):
@@ -47,48 +49,63 @@ def add_many(
     return added
 
 
+def _add_chunk(spec: Spec[T], chunk: Sequence[NewJob]) -> Plan[list[Added | Exception]]:
+    if all(_plain(spec, job) for job in chunk):
+        return (yield from ask_each(Pipeline(tuple(_xadd(spec, job) for job in chunk))))
+    answers = yield from ask(_scripts.add(spec.keys, spec.options, jobs=chunk))
+    found: list[Added | Exception] = []
+    for job, answer in zip(chunk, answers, strict=True):
+        try:
+            found.append(_added(spec, job, answer))
+        except QueueFullError as error:
+            found.append(error)
+    return found
+
+
 def _chunks(
     spec: Spec[T], payloads: Iterable[T], job_id: Callable[[T], str] | None, headers: Mapping[str, str] | None
-) -> Iterator[tuple[_Add, ...]]:
-    chunk: list[_Add] = []
+) -> Iterator[list[NewJob]]:
+    chunk: list[NewJob] = []
     size = 0
     for index, payload in enumerate(payloads):
         try:
-            request = _request(spec, payload, None if job_id is None else job_id(payload), headers)
+            job = _new_job(spec, payload, None if job_id is None else job_id(payload), headers)
         except StreamqError as error:
             if chunk:
-                yield tuple(chunk)  # what came before the bad one is good
+                yield chunk  # what came before the bad one is good
             error.args = (f"payload {index}: {error}",)
             raise
-        chunk.append(request)
-        size += _payload_size(request)
+        chunk.append(job)
+        size += len(job.fields[1])  # type: ignore[arg-type]  # the payload, always bytes
         if len(chunk) >= CHUNK_JOBS or size >= CHUNK_BYTES:
-            yield tuple(chunk)
+            yield chunk
             chunk, size = [], 0
     if chunk:
-        yield tuple(chunk)
+        yield chunk
 
 
-def _payload_size(request: _Add) -> int:
-    parts = request.args if isinstance(request, Command) else request.argv
-    return max(len(part) for part in parts if isinstance(part, bytes))
+def _new_job(spec: Spec[T], payload: T, job_id: str | None, headers: Mapping[str, str] | None) -> NewJob:
+    known_id = None if job_id is None else check_id(job_id, "job ID")
+    return NewJob(known_id, spec.codec.fields(payload, job_id=known_id, headers=headers))
 
 
-def _request(spec: Spec[T], payload: T, job_id: str | None, headers: Mapping[str, str] | None) -> _Add:
-    fields = spec.codec.fields(payload, job_id=job_id, headers=headers)
+def _plain(spec: Spec[T], job: NewJob) -> bool:
+    """Whether nothing has to be looked up, so that a plain XADD does it."""
+    return job.job_id is None and spec.options.max_ready is None
+
+
+def _xadd(spec: Spec[T], job: NewJob) -> Command[Added]:
     stream = spec.keys.stream
-    if job_id is None:
+    return Command(("XADD", stream, "*", *job.fields), (stream,), _generated)
 
-        def generated(reply: Any) -> Added:
-            entry_id = text(reply)
-            return Added(job_id=entry_id, entry_id=entry_id, created=True, state="ready")
 
-        return Command(("XADD", stream, "*", *fields), (stream,), generated)
-    known_id = check_id(job_id, "job ID")
-    script = _scripts.add(spec.keys, spec.options, job_id=known_id, fields=fields)
+def _generated(reply: Any) -> Added:
+    entry_id = text(reply)
+    return Added(job_id=entry_id, entry_id=entry_id, created=True, state="ready")
 
-    def chosen(reply: Any) -> Added:
-        created, entry_id, state = script.decode(reply)
-        return Added(job_id=known_id, entry_id=entry_id, created=created, state=state)  # type: ignore[arg-type]  # add.lua's words
 
-    return Script(script.name, script.keys, script.argv, chosen)
+def _added(spec: Spec[T], job: NewJob, answer: tuple[int, str, str]) -> Added:
+    code, value, state = answer
+    if code < 0:
+        raise QueueFullError(ready=int(value), max_ready=spec.options.max_ready or 0)
+    return Added(job_id=job.job_id or value, entry_id=value, created=code == 1, state=state)  # type: ignore[arg-type]  # add.lua's words

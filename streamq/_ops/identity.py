@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeVar
+
+import msgspec
 
 from streamq import _scripts
 from streamq._requests import Plan, ask
 from streamq._scripts import Held
 from streamq._spec import Spec
 from streamq.effects import Effects
-from streamq.errors import EffectError
+from streamq.errors import EffectError, JobEncodingError
 from streamq.keys import check_id
-from streamq.messages import Job
+from streamq.messages import Job, Result
 
 T = TypeVar("T")
 
@@ -31,20 +32,11 @@ class Claim(Enum):
 _CLAIMS = {1: Claim.RUN, 2: Claim.DONE, 3: Claim.ELSEWHERE, 0: Claim.NOT_MINE, -1: Claim.NOT_MINE}
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """The answer for one job."""
-
-    claim: Claim
-    entry_id: str
-    """With ELSEWHERE, the entry that runs the ID."""
-
-
-def claim_ids(spec: Spec[T], consumer: str, jobs: Sequence[Job[T]]) -> Plan[list[Claimed]]:
+def claim_ids(spec: Spec[T], consumer: str, jobs: Sequence[Job[T]]) -> Plan[list[Claim]]:
     """Note that these deliveries run their IDs, where nothing else does. One request; atomic."""
     batch = [(Held(job.entry_id, job.deliveries), job.id) for job in jobs]
     answers = yield from ask(_scripts.claim_id(spec.keys, spec.options, consumer=consumer, batch=batch))
-    return [Claimed(_CLAIMS[code], value) for code, value in answers]
+    return [_CLAIMS[code] for code, _ in answers]
 
 
 def once(spec: Spec[T], once_id: str, effects: Effects) -> Plan[bool]:
@@ -54,3 +46,14 @@ def once(spec: Spec[T], once_id: str, effects: Effects) -> Plan[bool]:
     if isinstance(answer, EffectError):
         raise answer
     return answer
+
+
+def result(spec: Spec[T], job_id: str) -> Plan[Result]:
+    """What became of a job. One request; reads only."""
+    known_id = check_id(job_id, "job ID")
+    state, raw = yield from ask(_scripts.result(spec.keys, spec.options, job_id=known_id))
+    try:
+        value = msgspec.json.decode(raw) if raw else None
+    except msgspec.DecodeError as error:
+        raise JobEncodingError(f"the stored result of job {known_id} is no JSON: {error}", path="$") from None
+    return Result(known_id, state, value)  # type: ignore[arg-type]  # result.lua's words

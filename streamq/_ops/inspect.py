@@ -8,7 +8,6 @@ from streamq._requests import Command, Pipeline, Plan, ask, ask_each
 from streamq._scripts import text
 from streamq._spec import Spec
 from streamq.errors import ServerError
-from streamq.keys import NAME, name_of, registry, stream_pattern
 from streamq.messages import GroupSnapshot, Snapshot
 
 T = TypeVar("T")
@@ -18,12 +17,12 @@ COUNTED = 10_000
 
 _PAGE = 1_000
 
-SCANNED = 100_000
-"""Most keys looked at for streams that are missing from the registry."""
+UNHEARD_MS = 60_000
+"""A group is abandoned when none of its consumers was heard of for so long, or for a lease if that is longer."""
 
 
 def snapshot(spec: Spec[T]) -> Plan[Snapshot]:
-    """The stream now. One write of five requests; more only to count what the server does not know."""
+    """The stream now. One write of five requests; more only for groups with unread entries: who reads them, how many."""
     keys = spec.keys
     answers: list[Any] = yield from ask_each(
         Pipeline(
@@ -42,11 +41,13 @@ def snapshot(spec: Spec[T]) -> Plan[Snapshot]:
     for answer in (length, groups, dead, scheduled, counters):
         if isinstance(answer, Exception):
             raise answer
+    paused = b"paused" in counters
     found: dict[str, GroupSnapshot] = {}
     for row in groups:
         ready, exact = yield from _ready(spec, row)
         ready = min(ready, length)  # the server's lag still counts what was trimmed
-        found[text(row["name"])] = _group(row, ready, exact=exact, counters=counters)
+        abandoned = ready > 0 and not paused and (yield from _unheard(spec, row))
+        found[text(row["name"])] = _group(row, ready, exact=exact, abandoned=abandoned, counters=counters)
     return Snapshot(
         name=keys.name,
         deployment=keys.deployment,
@@ -55,11 +56,32 @@ def snapshot(spec: Spec[T]) -> Plan[Snapshot]:
         scheduled=scheduled,
         dead=dead,
         length=length,
+        paused=paused,
         groups=found,
     )
 
 
-def _group(row: dict[str, Any], ready: int, *, exact: bool, counters: dict[bytes, bytes]) -> GroupSnapshot:
+def _unheard(spec: Spec[T], row: dict[str, Any]) -> Plan[bool]:
+    """Whether no consumer of the group was heard of for a while. One request, none if there is no consumer."""
+    if row["consumers"] == 0:
+        return True
+    stream = spec.keys.stream
+    consumers = yield from ask_each(Pipeline((Command(("XINFO", "CONSUMERS", stream, row["name"]), (stream,), _rows),)))
+    if isinstance(consumers[0], Exception):
+        return False  # the group, or the stream, is gone meanwhile
+    longest = max(UNHEARD_MS, spec.options.lease_ms)
+    return all(consumer["idle"] >= longest for consumer in consumers[0])
+
+
+def abandoned(spec: Spec[T]) -> Plan[list[str]]:
+    """Names of the groups that nobody reads: each pins the entries that it has not read."""
+    seen = yield from snapshot(spec)
+    return [name for name, group in seen.groups.items() if group.abandoned]
+
+
+def _group(
+    row: dict[str, Any], ready: int, *, exact: bool, abandoned: bool, counters: dict[bytes, bytes]
+) -> GroupSnapshot:
     def counter(name: str) -> int:
         value = counters.get(f"{name}:".encode() + row["name"], b"0")
         return int(value) if value.isdigit() and len(value) <= 18 else 0  # noqa: PLR2004  # a foreign one may be huge
@@ -73,6 +95,8 @@ def _group(row: dict[str, Any], ready: int, *, exact: bool, counters: dict[bytes
         done=counter("done"),
         retried=counter("retried"),
         dead=counter("dead"),
+        redriven=counter("redriven"),
+        abandoned=abandoned,
     )
 
 
@@ -92,23 +116,6 @@ def _ready(spec: Spec[T], row: dict[str, Any]) -> Plan[tuple[int, bool]]:
     return count, False
 
 
-def names(deployment: str | None) -> Plan[list[str]]:
-    """Names of all streams: of the registry, and of streams that producers made without it."""
-    key = registry(deployment)
-    members = yield from ask(Command(("SMEMBERS", key), (key,), _texts))
-    found = {name for name in members if NAME.fullmatch(name)}  # whoever wrote another one did not mean a stream
-    cursor, looked = "0", 0
-    while looked < SCANNED:
-        pattern = stream_pattern(deployment)
-        command = Command(("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE, "TYPE", "stream"), (), _scan)
-        cursor, stream_keys = yield from ask(command)
-        found.update(name for k in stream_keys if (name := name_of(k, deployment)) is not None)
-        looked += _PAGE
-        if cursor == "0":
-            break
-    return sorted(found)
-
-
 def _rows(reply: Any) -> list[dict[str, Any]]:
     return [{text(row[i]): row[i + 1] for i in range(0, len(row), 2)} for row in reply]
 
@@ -119,11 +126,3 @@ def _mapping(reply: Any) -> dict[bytes, bytes]:
 
 def _ids(reply: Any) -> list[str]:
     return [text(entry_id) for entry_id, _ in reply]
-
-
-def _texts(reply: Any) -> list[str]:
-    return [text(item) for item in reply]
-
-
-def _scan(reply: Any) -> tuple[str, list[str]]:
-    return text(reply[0]), _texts(reply[1])

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from streamq import _scripts
-from streamq._requests import Arg, Command, Pipeline, Plan, Transaction, ask, ask_each
+from streamq._requests import Arg, Command, Pipeline, Plan, ask, ask_each
 from streamq._scripts import text
 from streamq._spec import Spec
-from streamq.errors import ConfigurationError, ServerError, ServerTooOldError
-from streamq.keys import registry
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 BLOCK_SLICE_MS = 4_000
 """Longest BLOCK of one XREADGROUP: a second below the connection's read timeout, so that silence means a dead peer."""
@@ -25,8 +19,6 @@ MAX_COUNT = 1_000
 
 RECOVERED = 100
 """Most lost entries looked at in one `unseen`; its caller asks again while it gets some."""
-
-_log = logging.getLogger("streamq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,76 +30,29 @@ class Delivery:
     count: int
 
 
-def prepare(spec: Spec[T]) -> Plan[None]:
-    """Make the group, from the stream's beginning, and see that the server, and the user, can do what streamq needs.
-
-    Four requests; the last one goes to the registry, which has a slot of its own. A group that is there
-    already is enough: with memory full, making one is refused, and reading is what frees memory.
-    """
-    stream, probe = spec.keys.stream, spec.keys.probe
-    old: Command[Any] = Command(("XAUTOCLAIM", probe, "g", "c", "0", "0", "COUNT", "1"), (probe,), _ignore)
-    answers: list[Any] = yield from ask_each(Pipeline((old, _scripts.check(spec.keys))))
-    too_old, denied = answers
-    if isinstance(too_old, ServerTooOldError):
-        raise ServerTooOldError(f"streamq needs Redis 6.2, Valkey, or later: {too_old}")
-    if isinstance(denied, Exception):
-        raise denied
-    in_exec = yield from ask_each(Transaction((Command(("EXISTS", probe), (probe,), _ignore),)))
-    if denied or isinstance(in_exec[0], Exception):
-        raise ConfigurationError(
-            f"the user may not run {', '.join(denied) or in_exec[0]} on {stream}; streamq needs it"
-        )
-    made = yield from ask_each(
-        Pipeline((Command(("XGROUP", "CREATE", stream, spec.options.group, "0", "MKSTREAM"), (stream,), _ignore),))
-    )
-    if isinstance(made[0], Exception) and not (yield from _has_group(spec, made[0])):
-        raise made[0]
-    names = registry(spec.keys.deployment)
-    listed = Pipeline((Command(("SADD", names, spec.keys.name), (names,), _ignore),))
-    for answer in (yield from ask_each(listed)):
-        if isinstance(answer, ConfigurationError):
-            raise answer  # a missing permission; a refusal for now only means that SCAN must find the stream
+def new(spec: Spec[T], consumer: str, *, count: int, block_ms: int) -> Plan[list[Delivery]]:
+    """Read up to `count` entries that this group has not read; wait up to `block_ms` for the first. One request."""
+    return (yield from ask(_xreadgroup(spec, consumer, count, block_ms)))
 
 
-def _has_group(spec: Spec[T], error: Exception) -> Plan[bool]:
-    if isinstance(error, ServerError) and error.code == "BUSYGROUP":
-        return True
+def new_or_flag(
+    spec: Spec[T], consumer: str, flag: Command[bool], *, count: int, block_ms: int
+) -> Plan[tuple[list[Delivery], bool]]:
+    """As `new`, and what `flag` says when the wait is over. One write of two requests."""
+    answers: list[Any] = yield from ask_each(Pipeline((_xreadgroup(spec, consumer, count, block_ms), flag)))
+    deliveries, raised = answers
+    for answer in (
+        deliveries,
+        *(() if deliveries else (raised,)),
+    ):  # what was read must not be lost to the flag's error
+        if isinstance(answer, Exception):
+            raise answer
+    return deliveries, raised is True
+
+
+def _xreadgroup(spec: Spec[T], consumer: str, count: int, block_ms: int) -> Command[list[Delivery]]:
     stream = spec.keys.stream
-    kind = yield from ask(Command(("TYPE", stream), (stream,), text))
-    if kind not in {"stream", "none"}:
-        raise ConfigurationError(f"key {stream} holds a {kind}, not a stream: rename it, or choose another name")
-    if kind == "none" or isinstance(error, ConfigurationError):
-        return False
-    groups = yield from ask(Command(("XINFO", "GROUPS", stream), (stream,), _group_names))
-    return spec.options.group in groups
-
-
-def with_group(spec: Spec[T], again: Callable[[], Plan[R]]) -> Plan[R]:
-    """Run a plan; when the group is missing (fresh store, flush, failover) make it again, log it, and run it once more."""
-    try:
-        return (yield from again())
-    except ServerError as error:
-        if error.code not in {"NOGROUP", "UNBLOCKED"}:
-            raise
-    _log.warning("group %s of stream %s was missing; making it again", spec.options.group, spec.keys.name)
-    yield from prepare(spec)
-    return (yield from again())
-
-
-def new(spec: Spec[T], consumer: str, *, count: int, block_ms: int | None) -> Plan[list[Delivery]]:
-    """Read up to `count` entries that this group has not read. One request, or one per 4 s of waiting."""
-    if not block_ms:
-        return (yield from ask(_xreadgroup(spec, consumer, count, None)))
-    for done in range(0, block_ms, BLOCK_SLICE_MS):
-        deliveries = yield from ask(_xreadgroup(spec, consumer, count, min(BLOCK_SLICE_MS, block_ms - done)))
-        if deliveries:
-            return deliveries
-    return []
-
-
-def _xreadgroup(spec: Spec[T], consumer: str, count: int, block_ms: int | None) -> Command[list[Delivery]]:
-    stream = spec.keys.stream
-    wait: tuple[Arg, ...] = () if block_ms is None else ("BLOCK", block_ms)
+    wait: tuple[Arg, ...] = ("BLOCK", block_ms) if block_ms else ()
     return Command(
         ("XREADGROUP", "GROUP", spec.options.group, consumer, "COUNT", count, *wait, "STREAMS", stream, ">"),
         (stream,),
@@ -157,11 +102,3 @@ def _pending_rows(reply: Any) -> list[tuple[str, int]]:
 
 def _entry(reply: Any) -> list[bytes] | None:
     return reply[0][1] if reply else None
-
-
-def _group_names(reply: Any) -> list[str]:
-    return [text(row[1]) for row in reply]
-
-
-def _ignore(reply: Any) -> None:
-    del reply

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from streamq import _scripts
 from streamq._codec import encode_result, errors_with
 from streamq._requests import Pipeline, Plan, ask, ask_each
-from streamq._scripts import MAX_BATCH, Fence, Held, Settled
+from streamq._scripts import MAX_BATCH, UNCLAIMED, Fence, Held, Settled
 from streamq._spec import Spec
 from streamq.errors import EffectError, LeaseLostError
 from streamq.messages import Job, JobIdKind
@@ -43,6 +43,16 @@ def ack(spec: Spec[T], consumer: str, items: Sequence[Settled]) -> Plan[dict[str
         codes = yield from ask(_scripts.ack(spec.keys, spec.options, consumer=consumer, batch=batch))
         found.update(zip((item.entry_id for item in batch), codes, strict=True))
     return found
+
+
+def pass_over(spec: Spec[T], consumer: str, batch: Sequence[tuple[Held, str]]) -> Plan[list[tuple[Held, str]]]:
+    """Acknowledge what other groups handle; what no group handles, and so is this one's to dead-letter. One request per 500."""
+    unclaimed: list[tuple[Held, str]] = []
+    for at in range(0, len(batch), MAX_BATCH):
+        part = batch[at : at + MAX_BATCH]
+        codes = yield from ask(_scripts.pass_over(spec.keys, spec.options, consumer=consumer, batch=part))
+        unclaimed += [item for item, code in zip(part, codes, strict=True) if code == UNCLAIMED]
+    return unclaimed
 
 
 def ack_one(spec: Spec[T], job: Job[T]) -> Plan[bool]:

@@ -18,14 +18,14 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show streams: what is ready, pending, scheduled and dead, in total and per group. Changes nothing."""
-    from streamq._ops import inspect as looking
+    from streamq._ops import registry
     from streamq.stream import Stream
 
     if name is not None:
         names = [name]
     else:
         driver = settings_of(url).blocking()
-        names = driver.run(looking.names(deployment))
+        names = driver.run(registry.names(deployment))
         driver.close()
     snapshots = []
     for each in names:

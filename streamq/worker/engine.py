@@ -21,7 +21,7 @@ from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from streamq._flows import intake
+from streamq._flows import intake, opening
 from streamq._ops import lease, settle
 from streamq._ops import read as reading
 from streamq._scripts import Fence, Held
@@ -97,6 +97,7 @@ class Worker(Generic[T]):
         self._next_tick = 0.0
         self._page_cut_short = False
         self._lost_reclaim = False
+        self._paused = False
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT (in the main thread), or `stop`. A second signal ends it at once.
@@ -163,7 +164,7 @@ class Worker(Generic[T]):
         self._settler = Settler(self._spec, self.consumer, main, self._on_settled)
         settling = asyncio.create_task(self._settler.run(), name="streamq-settle")
         try:
-            await self._until_reached(reading.prepare)
+            await self._until_reached(opening.reader)
             beat.start()
             _log.info("worker %s reads stream %s", self.consumer, self._spec.keys.name)
             try:
@@ -208,13 +209,18 @@ class Worker(Generic[T]):
         if free <= 0:
             self._slot_free.clear()
             await self._or_stop(self._slot_free.wait())
+        elif self._now() >= self._next_tick:
+            await self._tick(free)
+        elif self._paused:
+            await self._give_back()
+            await self._pause(self._next_tick - self._now())
         elif self._recovered:
             self._take(self._recovered.popleft())
         elif self._released:
             await self._start(self._released.popleft())
         elif self._suspects:
             await self._run_alone(self._suspects.popleft())
-        elif self._now() >= self._next_tick:
+        elif self._page_cut_short:
             await self._reclaim(free)
         else:
             wait_ms = min(self._block_ms, max(round((self._next_tick - self._now()) * 1000), 1))
@@ -249,24 +255,31 @@ class Worker(Generic[T]):
         """Keep a reclaimed job until it may start. Given back before it was ever started, it is no suspect."""
         (self._suspects if job.deliveries else self._released).append(job)
 
-    async def _reclaim(self, free: int) -> None:
+    async def _tick(self, free: int) -> None:
+        """Learn whether the stream is paused, and do the maintenance whose turn it is."""
         tick = maintenance.tick_ms(self._spec.options.lease_ms) / 1000
         self._next_tick = self._now() + tick * random.uniform(0.75, 1.25)  # noqa: S311  # fleets must not march in step
+        holds = bool(self._recovered or self._released or self._suspects)
+        found = await self._driver.run(maintenance.tick(self._spec, self.consumer, may_reclaim=not holds))
+        if found.paused is not self._paused:
+            self._paused = found.paused
+            _log.info("stream %s is %s", self._spec.keys.name, "paused" if found.paused else "resumed")
+        if not self._paused and any(role.startswith(maintenance.RECLAIM) for role in found.roles):
+            await self._reclaim(free)
+        await self._driver.run(maintenance.upkeep(self._spec, found.roles))
+
+    async def _reclaim(self, free: int) -> None:
         count = min(free, SUSPECTS)
-        plan = maintenance.reclaim(
-            self._spec, self.consumer, count=count, exclude=list(self._held), has_token=self._page_cut_short
-        )
         self._page_cut_short = False
         try:
-            answer = await self._driver.run(plan)
+            answer = await self._driver.run(
+                maintenance.reclaim(self._spec, self.consumer, count=count, exclude=list(self._held))
+            )
         except StreamqError:
             self._lost_reclaim = True
             raise
-        if answer is None:
-            return
-        if len(answer.claimed) + len(answer.dead) >= count:
-            self._page_cut_short = True  # there may be more: go on as soon as these have run
-            self._next_tick = 0.0
+        # There may be more: go on as soon as these have run.
+        self._page_cut_short = len(answer.claimed) + len(answer.dead) >= count
         for job in sorted(answer.claimed, key=lambda job: job.deliveries):  # the likeliest killer last
             self._held[job.entry_id] = job
             self._unstarted(job)
@@ -279,8 +292,8 @@ class Worker(Generic[T]):
         if job.lease_lost:
             self._held.pop(job.entry_id, None)
             return
-        if self._stopping.is_set():
-            self._suspects.appendleft(job)
+        if self._stopping.is_set() or self._now() >= self._next_tick:
+            self._suspects.appendleft(job)  # it may have waited long: is the stream paused meanwhile?
             return
         task = await self._start(job)
         if task is None:

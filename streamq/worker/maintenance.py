@@ -1,55 +1,77 @@
-"""One worker per tick takes over what dead ones left. A token per tick, not an office: nothing is held, nothing to recover."""
+"""What one worker does for all at each tick. A token per tick, not an office: nothing is held, nothing to recover."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from streamq import _scripts_upkeep
 from streamq._flows import intake
-from streamq._requests import Command, Plan, ask
+from streamq._ops import inspect, trim
+from streamq._requests import Plan, ask
+from streamq._scripts_upkeep import Tick
 from streamq._spec import Spec
-from streamq.errors import ServerError
 from streamq.messages import Reclaimed
 
 T = TypeVar("T")
 
-LONGEST_TICK_MS = 2_000
-"""So that a dead worker's jobs wait little longer than their lease, however long that is."""
+LONGEST_TICK_MS = 1_500
+"""A paused stream must start nothing 2 s later, and ticks are jittered by a quarter. So a dead worker's jobs wait little
+longer than their lease, too, however long that is."""
+
+TRIM_MS = 5_000
+PRUNE_MS = 60_000
+WATCH_MS = 60_000
+
+TRIM_PASSES = 10
+"""Most passes of one tick: some 20 ms of the server's time."""
+
+PRUNE_IDLE_MS = 3_600_000
+"""A consumer that holds nothing goes when it was not heard of for an hour: long enough to see in `inspect` who died."""
+
+RECLAIM, TRIM, PRUNE, WATCH = "reclaim", "trim", "prune", "watch"
+
+_log = logging.getLogger("streamq.worker")
 
 
 def tick_ms(lease_ms: int) -> int:
-    """Time between two passes of the fleet."""
+    """Time between two ticks of a worker, and between two reclaiming passes of the fleet."""
     return max(min(lease_ms // 4, LONGEST_TICK_MS), 10)
 
 
-def reclaim(
-    spec: Spec[T], consumer: str, *, count: int, exclude: Iterable[str], has_token: bool
-) -> Plan[Reclaimed[T] | None]:
-    """Reclaim a page if this tick's token is free; None if another worker has it.
+def tick(spec: Spec[T], consumer: str, *, may_reclaim: bool) -> Plan[Tick]:
+    """Ask what is to be done: whether the stream is paused, and which roles are this worker's now. One request; atomic."""
+    group = spec.options.group
+    periods = {TRIM: TRIM_MS, f"{PRUNE}:{group}": PRUNE_MS, f"{WATCH}:{group}": WATCH_MS}
+    if may_reclaim:
+        periods[f"{RECLAIM}:{group}"] = tick_ms(spec.options.lease_ms)
+    return (yield from ask(_scripts_upkeep.tick(spec.keys, consumer=consumer, periods_ms=periods)))
 
-    Claims without charging: the worker counts the start itself.
 
-    Args:
-        spec: The stream.
-        consumer: Who takes them.
-        count: Most jobs.
-        exclude: Entry IDs that this process holds.
-        has_token: Whether to go on without asking, after a page that was cut short.
-    """
-    if not has_token:
-        key = spec.keys.tick(f"reclaim:{spec.options.group}")
-        tick = tick_ms(spec.options.lease_ms)
-        try:
-            if not (yield from ask(Command(("SET", key, consumer, "NX", "PX", tick), (key,), _is_set))):
-                return None
-        except ServerError as error:
-            if error.code != "OOM":
-                raise
-            # Memory is full: the token only spares work. Reclaiming writes nothing new, and drains what fills the memory.
+def reclaim(spec: Spec[T], consumer: str, *, count: int, exclude: Iterable[str]) -> Plan[Reclaimed[T]]:
+    """Take over a page of jobs, uncharged: the worker counts their starts itself."""
     return (
         yield from intake.reclaim(spec, consumer, count=count, min_idle_ms=None, raise_count=False, exclude=exclude)
     )
 
 
-def _is_set(reply: Any) -> bool:
-    return reply is not None
+def upkeep(spec: Spec[T], roles: Iterable[str]) -> Plan[None]:
+    """Do the work of the roles beside reclaiming: trim, prune consumers, name the groups that nobody reads."""
+    for role in roles:
+        match role.partition(":")[0]:
+            case "trim":
+                for _ in range(TRIM_PASSES):
+                    if not (yield from trim.trim_some(spec)):
+                        break
+            case "prune":
+                yield from trim.prune_consumers(spec, min_idle_ms=PRUNE_IDLE_MS)
+            case "watch":
+                for name in (yield from inspect.abandoned(spec)):
+                    _log.warning(
+                        "group %s of stream %s has entries to read, but nobody reads it: they stay in the stream until "
+                        "somebody does, or the group is dropped",
+                        *(name, spec.keys.name),
+                    )
+            case _:
+                pass  # the worker's own

@@ -189,7 +189,7 @@ def test_a_connection_that_the_server_closed_meanwhile(make_stream, raw, colour)
     [own] = {client["id"] for client in raw.client_list()} - others
     raw.client_kill_filter(_id=own)
     if colour == "async":
-        s.pause(0.1)  # as any program's loop would run meanwhile
+        s.idle(0.1)  # as any program's loop would run meanwhile
     added = s.add({"n": 1})  # noticed before anything was sent
     assert added.created
     assert raw.xlen(s._spec.keys.stream) == 2

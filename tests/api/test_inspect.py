@@ -16,13 +16,13 @@ from streamq.messages import GroupSnapshot, Snapshot
 def empty(name, **numbers):
     """What an unused stream looks like, but for `numbers`."""
     zeros = dict.fromkeys(("ready", "pending", "scheduled", "dead", "length"), 0)
-    return Snapshot(**{"name": name, "deployment": None, "groups": {}, **zeros, **numbers})
+    return Snapshot(**{"name": name, "deployment": None, "paused": False, "groups": {}, **zeros, **numbers})
 
 
 def group(name="workers", **numbers):
     """What an unused group looks like, but for `numbers`."""
-    zeros = dict.fromkeys(("ready", "pending", "consumers", "done", "retried", "dead"), 0)
-    return GroupSnapshot(**{"name": name, "exact": True, **zeros, **numbers})
+    zeros = dict.fromkeys(("ready", "pending", "consumers", "done", "retried", "dead", "redriven"), 0)
+    return GroupSnapshot(**{"name": name, "exact": True, "abandoned": False, **zeros, **numbers})
 
 
 @pytest.mark.covers("C66")

@@ -116,12 +116,12 @@ def test_what_is_written_is_read():
 
 
 def test_an_entry_of_another_group():
-    assert decoded("job", "{}", "sq:group", "others") == OtherGroups()
+    assert decoded("job", "{}", "sq:group", "others") == OtherGroups("others")
     assert isinstance(decoded("job", "{}", "sq:group", "others", group="others"), Job)
 
 
 def test_another_groups_entry_is_none_of_ours_even_when_it_is_malformed():
-    assert decoded("job", "{", "sq:group", "others") == OtherGroups()
+    assert decoded("job", "{", "sq:group", "others") == OtherGroups("others")
 
 
 def test_unknown_fields_are_carried_along():

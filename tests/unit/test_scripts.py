@@ -9,12 +9,13 @@ from pathlib import Path
 import look
 import pytest
 
-from streamq import Backoff, Effects, StreamOptions, _scripts
+from streamq import Backoff, Effects, QueueFullError, StreamOptions, _scripts, _scripts_upkeep
 from streamq._drivers import exchange
-from streamq._ops import lease
-from streamq._scripts import Held, Settled, Source
+from streamq._ops import lease, trim
+from streamq._scripts import Held, NewJob, Settled, Source
 from streamq.keys import Keys
 from streamq.messages import JobIdKind
+from streamq.worker import maintenance
 
 LUA = Path(__file__).parents[2] / "lua"
 NAMES = sorted(path.stem for path in LUA.glob("*.lua"))
@@ -51,14 +52,23 @@ def calls():
     c = {"consumer": "w"}
     return {
         "ack": _scripts.ack(keys, options, batch=[item], **c),
-        "add": _scripts.add(keys, options, job_id="id", fields=["job", b"{}"]),
+        "add": _scripts.add(keys, options, jobs=[NewJob("id", ["job", b"{}"]), NewJob(None, ["job", b"{}"])]),
+        "cancel": _scripts.cancel(keys, job_id="id"),
         "claim_id": _scripts.claim_id(keys, options, batch=[(held, "id")], **c),
         "commit": _scripts.commit(keys, options, item=item, effects=effects, **c),
         "dead_letter": _scripts.dead_letter(
             keys, options, held=held, reason="rejected", error="e", job_id="id", attempts=1, **c
         ),
         "check": _scripts.check(keys),
+        "delete": _scripts_upkeep.delete(keys, force=False),
+        "drop_group": _scripts_upkeep.drop_group(keys, group="g", force=False),
         "once": _scripts.once(keys, options, once_id="id", effects=effects),
+        "pass_over": _scripts.pass_over(keys, options, batch=[(held, "g")], **c),
+        "pause": _scripts_upkeep.pause(keys, paused=True),
+        "prune": _scripts_upkeep.prune(keys, options, min_idle_ms=1, count=2),
+        "purge": _scripts_upkeep.purge(keys, letter_ids=["1-0"]),
+        "redrive": _scripts_upkeep.redrive(keys, options, letter_id="1-0", new_id=None, max_redrives=5),
+        "result": _scripts.result(keys, options, job_id="id"),
         "reclaim": _scripts.reclaim(
             *(keys, options),
             **c,
@@ -74,6 +84,8 @@ def calls():
         "renew": _scripts.renew(keys, options, batch=[held], **c),
         "retry": _scripts.retry(keys, options, item=item, enqueued_ms=1, attempt=2, errors=b"[]", **c),
         "start": _scripts.start(keys, options, targets=[held], **c),
+        "tick": _scripts_upkeep.tick(keys, periods_ms={"trim": 1, "reclaim:g": 2}, **c),
+        "trim": _scripts_upkeep.trim(keys, options, look=1, cursor="", stop=""),
     }
 
 
@@ -81,6 +93,7 @@ def pattern(key):
     """A key as headers write it."""
     if ":data:" in key:
         return "T:data:<key>"
+    key = re.sub(r":tick:.*$", ":tick:<role>", key)
     return re.sub(r":(ids|done):\d+$", r":\1:<slice>", key.replace("streamq:{x}", "T"))
 
 
@@ -168,7 +181,7 @@ for _, key in ipairs(KEYS) do declared[key] = true end
 local function check(command, a, b)
   if command == 'TIME' then return end
   local key = a
-  if command == 'XINFO' then key = b end
+  if command == 'XINFO' or command == 'XGROUP' then key = b end
   if not declared[key] then error('HARNESS ' .. command .. ' on undeclared key ' .. tostring(key)) end
 end
 local function checked(f)
@@ -237,8 +250,28 @@ def test_scripts_touch_declared_keys_only(make_stream, raw, harness, retention):
     s.reclaim("w2", min_idle=0)
     look.age(raw, s, count=3)
     s.reclaim("w3")
+    raw.xadd(s._spec.keys.stream, {"job": "{}", "sq:group": "nobody"})
+    raw.xadd(s._spec.keys.stream, dict.fromkeys(range(3600), "x"))
     for group in (s, other):
         group.ack(group.read("w", count=100))
+    letters = s.dead_letters.list()
+    assert {"unknown_group", "oversized", "rejected"} <= {letter.reason for letter in letters}
+    s.dead_letters.redrive([letter.id for letter in letters])
+    s.dead_letters.purge([letter.id for letter in s.dead_letters.list()])
+    full = make_stream(retention=retention, max_ready=1)
+    with pytest.raises(QueueFullError):
+        full.add_many([{}] * 9)
+    s.add({}, job_id="late")
+    s.cancel("late")
+    s.result("j1")
+    s.pause()
+    s.resume()
+    s.run(maintenance.tick(s._spec, "w", may_reclaim=True))
+    s.trim()
+    s.run(trim.trim_some(s._spec))
+    s.prune_consumers(0)
+    s.groups.drop("other", force=True)
+    s.delete(force=True)
     assert harness == set(NAMES)
 
 

@@ -1,0 +1,48 @@
+-- cancel.lua: remove a job that no group has begun.
+--
+-- KEYS[1]     stream  T:stream        stream
+-- KEYS[2..5]  ids     T:ids:<slice>   hashes, job ID -> queued <entry ID> | done <entry ID>
+-- ARGV[1]  job ID
+--
+-- Returns  { 1, entry ID }  removed; its ID is free again
+--          { 0 }            no such job: never added, dead, cancelled, or forgotten
+--          { -1, state }    pending (a group has begun it) or done; nothing was written
+--          error WRONGTYPE  a slice of T:ids is no hash; nothing was written
+--
+-- Atomic because a read that comes between the look and XDEL would leave a running job without its entry. Redis >= 6.2.
+-- Uses: ids, groups, records
+
+local stream = KEYS[1]
+local ids = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
+local job_id = ARGV[1]
+
+local wrong = check_slices(ids)
+if wrong then return wrong end
+
+local function value_of(fields, name)
+  for i = 1, #fields, 2 do
+    if fields[i] == name then return fields[i + 1] end
+  end
+end
+
+local now = server_ms()
+local record = find_record(ids, now, job_id)
+local word, entry_id = string.match(record or '', '^(%a+) (.*)$')
+if word == 'done' then return { -1, 'done' } end
+-- A generated ID is the ID of its first entry.
+entry_id = entry_id or string.match(job_id, '^%d+%-%d+$')
+if not entry_id or redis.call('EXISTS', stream) == 0 then return { 0 } end
+
+local state, entry = entry_state(stream, entry_id)
+if not record and entry and (value_of(entry[2], 'sq:id') or job_id) ~= job_id then return { 0 } end
+if state == 'pending' then return { -1, state } end
+if not entry then return { 0 } end
+if state ~= 'ready' then return { -1, 'done' } end
+local only = only_group(entry[2])
+for _, group in ipairs(group_rows(stream)) do
+  local handles = not only or group.name == only
+  if handles and not id_after(entry_id, group['last-delivered-id']) then return { -1, 'pending' } end
+end
+redis.call('XDEL', stream, entry_id)
+if record then forget_record(ids, now, job_id, record) end
+return { 1, entry_id }

@@ -1,0 +1,43 @@
+-- pass_over.lua: settle deliveries that only another group handles (sq:group), unseen.
+--
+-- KEYS[1]  stream  T:stream  stream
+-- ARGV[1]  group
+-- ARGV[2]  consumer
+-- ARGV[3]  retention, delete or keep
+-- ARGV[4..]  per delivery: entry ID, delivery count, the group that handles it
+--
+-- Returns  per delivery   1  acknowledged
+--                         2  the group that handles it does not exist, and this one's name sorts first: to be
+--                            dead-lettered by it; nothing was written
+--                         0  not pending any more; nothing was written
+--                        -1  another consumer's, or a later delivery; nothing was written
+--
+-- Atomic because a group may be made or dropped at any time, and exactly one of the others must dead-letter what it leaves
+-- behind. Redis >= 6.2.
+-- Uses: fence, settled, groups
+
+local stream = KEYS[1]
+local group = ARGV[1]
+local consumer = ARGV[2]
+local retention = ARGV[3]
+
+local known, first = {}, group
+for _, row in ipairs(group_rows(stream)) do
+  known[row.name] = true
+  if row.name < first then first = row.name end
+end
+
+local codes, acknowledged = {}, {}
+for at = 4, #ARGV, 3 do
+  local entry_id, count, handler = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2]
+  local code = fence(stream, group, consumer, entry_id, count)
+  if code == MINE and not known[handler] and first == group then
+    code = 2
+  elseif code == MINE then
+    redis.call('XACK', stream, group, entry_id)
+    acknowledged[#acknowledged + 1] = entry_id
+  end
+  codes[#codes + 1] = code
+end
+if retention == 'delete' then delete_settled(stream, group, acknowledged) end
+return codes

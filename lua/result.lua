@@ -1,0 +1,35 @@
+-- result.lua: what became of a job, for one group.
+--
+-- KEYS[1]     stream  T:stream         stream
+-- KEYS[2..5]  ids     T:ids:<slice>    hashes, job ID -> queued <entry ID> | done <entry ID>
+-- KEYS[6..9]  done    T:done:<slice>   hashes, <group>/<job ID> -> running <entry ID> | done <result>
+-- ARGV[1]  group
+-- ARGV[2]  job ID
+--
+-- Returns  { 'done', result }  the group has finished it; result is '' where the handler gave none
+--          { 'pending' }       a group has it in hand
+--          { 'ready' }         a group that handles it has not read it yet
+--          { 'unknown' }       never added, dead, cancelled, or forgotten
+--          error WRONGTYPE     a slice of T:ids or T:done is no hash
+--
+-- Atomic because a job that is moved on between two looks would be seen nowhere. Writes nothing. Redis >= 6.2.
+-- Uses: ids, groups, records
+
+local stream = KEYS[1]
+local ids = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
+local done = { KEYS[6], KEYS[7], KEYS[8], KEYS[9] }
+local group = ARGV[1]
+local job_id = ARGV[2]
+
+local wrong = check_slices(ids) or check_slices(done)
+if wrong then return wrong end
+
+local now = server_ms()
+local word, value = string.match(find_record(done, now, group .. '/' .. job_id) or '', '^(%a+) (.*)$')
+if word == 'done' then return { word, value } end
+local entry_id = word == 'running' and value
+if not entry_id then
+  word, value = string.match(find_record(ids, now, job_id) or '', '^(%a+) (.*)$')
+  entry_id = word == 'queued' and value or string.match(job_id, '^%d+%-%d+$')
+end
+return { entry_id and entry_state(stream, entry_id) or 'unknown' }

@@ -1,0 +1,45 @@
+-- groups.lua: the consumer groups of a stream, and where an entry stands among them.
+
+-- One table per group: name, pending, consumers, last-delivered-id and, from Redis 7.0, lag. None without the stream.
+local function group_rows(stream)
+  if redis.call('EXISTS', stream) == 0 then return {} end
+  local groups = {}
+  for _, row in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    local group = {}
+    for i = 1, #row, 2 do group[row[i]] = row[i + 1] end
+    groups[#groups + 1] = group
+  end
+  return groups
+end
+
+local function first_entry(stream, first, last)
+  return redis.call('XRANGE', stream, first, last, 'COUNT', 1)[1]
+end
+
+-- The group that alone handles an entry (sq:group), or nil.
+local function only_group(fields)
+  for i = 1, #fields, 2 do
+    if fields[i] == 'sq:group' then return fields[i + 1] end
+  end
+end
+
+-- pending: some group has it in hand. ready: some group that handles it has not read it. nil: it is not in the stream, or
+-- every group is done with it. The entry itself comes second.
+local function entry_state(stream, id)
+  local groups = group_rows(stream)
+  for _, group in ipairs(groups) do
+    if redis.call('XPENDING', stream, group.name, id, id, 1)[1] then return 'pending' end
+  end
+  local entry = first_entry(stream, id, id)
+  if not entry then return nil end
+  local only = only_group(entry[2])
+  local handlers = 0
+  for _, group in ipairs(groups) do
+    if not only or group.name == only then
+      handlers = handlers + 1
+      if id_after(id, group['last-delivered-id']) then return 'ready', entry end
+    end
+  end
+  if handlers == 0 then return 'ready', entry end
+  return nil, entry
+end

@@ -1,0 +1,14 @@
+-- ids.lua: the order of entry IDs.
+
+-- IDs are two 64-bit numbers, which Lua's doubles cannot hold: compare as text, longer first.
+local function number_after(a, b)
+  if #a ~= #b then return #a > #b end
+  return a > b
+end
+
+local function id_after(a, b)
+  local a_ms, a_seq = string.match(a, '^(%d+)-(%d+)$')
+  local b_ms, b_seq = string.match(b, '^(%d+)-(%d+)$')
+  if a_ms ~= b_ms then return number_after(a_ms, b_ms) end
+  return number_after(a_seq, b_seq)
+end

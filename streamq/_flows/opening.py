@@ -1,0 +1,50 @@
+"""Before the first job: may we, and are the groups there?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from streamq._ops import access, groups, registry
+from streamq._requests import Plan
+from streamq._spec import Spec
+from streamq.errors import ServerError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_log = logging.getLogger("streamq")
+
+
+def reader(spec: Spec[T]) -> Plan[None]:
+    """For who reads: see that server and user can do what streamq needs, make the groups, note the name. Four requests."""
+    yield from access.check(spec)
+    yield from groups.create(spec, spec.options.all_groups, spec.options.group_start)
+    yield from registry.note(spec.keys)
+
+
+def producer(spec: Spec[T]) -> Plan[None]:
+    """For who adds: make the groups, where several are named. Two requests.
+
+    Without `groups` nothing is made: a producer that knows no groups would make one that nobody reads, which pins all.
+    """
+    if spec.options.groups:
+        yield from groups.create(spec, spec.options.all_groups, spec.options.group_start)
+        yield from registry.note(spec.keys)
+
+
+def with_group(spec: Spec[T], again: Callable[[], Plan[R]]) -> Plan[R]:
+    """Run a plan; when the group is missing (fresh store, flush, failover) make it again, log it, and run it once more.
+
+    It begins at the stream's oldest entry, whatever `group_start` says: what was added since it went is work.
+    """
+    try:
+        return (yield from again())
+    except ServerError as error:
+        if error.code not in {"NOGROUP", "UNBLOCKED"}:
+            raise
+    _log.warning("group %s of stream %s was missing; making it again", spec.options.group, spec.keys.name)
+    yield from groups.create(spec, spec.options.all_groups, "all")
+    yield from registry.note(spec.keys)
+    return (yield from again())

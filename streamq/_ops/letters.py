@@ -1,0 +1,183 @@
+"""Dead letters: look at them, give their jobs back, or remove them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from streamq import _scripts_upkeep
+from streamq._requests import Command, Pipeline, Plan, ask, ask_each
+from streamq._scripts import text
+from streamq._spec import Spec
+from streamq.errors import ConfigurationError
+from streamq.keys import check_id
+from streamq.messages import DeadLetter, Redriven
+
+T = TypeVar("T")
+
+REDRIVEN = 10
+"""Letters of one write of `redrive`: each copies a body on the server."""
+
+PURGED = 100
+"""Letters of one request of `purge`."""
+
+_ENTRY_ID = re.compile(r"\d{1,20}-\d{1,20}")
+
+
+def listing(spec: Spec[T], *, count: int, after: str | None) -> Plan[list[DeadLetter]]:
+    """Dead letters, oldest first. One request."""
+    start = "-" if after is None else f"({after}"
+    name = spec.keys.name
+
+    def decode(reply: Any) -> list[DeadLetter]:
+        return [_letter(name, text(letter_id), fields) for letter_id, fields in reply]
+
+    return (yield from ask(Command(("XRANGE", spec.keys.dead, start, "+", "COUNT", count), (spec.keys.dead,), decode)))
+
+
+def get(spec: Spec[T], letter_id: str) -> Plan[DeadLetter | None]:
+    """One dead letter, with the fields of the entry that it refers to if it holds no copy. One request, or two."""
+    dead, stream, name = spec.keys.dead, spec.keys.stream, spec.keys.name
+    entry_id = _checked(letter_id)
+    found = yield from ask(Command(("XRANGE", dead, entry_id, entry_id, "COUNT", 1), (dead,), _rows))
+    if not found:
+        return None
+    letter = _letter(name, *found[0])
+    if letter.reason != "oversized" or letter.fields or not _ENTRY_ID.fullmatch(letter.source_id):
+        return letter
+    source = letter.source_id
+    kept = yield from ask(Command(("XRANGE", stream, source, source, "COUNT", 1), (stream,), _rows))
+    return msgspec.structs.replace(letter, fields=_pairs(kept[0][1])) if kept else letter
+
+
+def redrive(spec: Spec[T], letter_ids: Iterable[str], *, new_id: str | None, max_redrives: int) -> Plan[Redriven]:
+    """Give jobs back to the groups that gave them up. One write per ten letters; each letter by itself atomic."""
+    done = Redriven(moved={}, superseded={}, refused={}, missing=[])
+    if new_id is not None:
+        check_id(new_id, "job ID")
+    for ids in _batches(letter_ids, REDRIVEN):
+        answers = yield from ask_each(
+            Pipeline(
+                tuple(
+                    _scripts_upkeep.redrive(
+                        spec.keys, spec.options, letter_id=letter_id, new_id=new_id, max_redrives=max_redrives
+                    )
+                    for letter_id in ids
+                )
+            )
+        )
+        for letter_id, answer in zip(ids, answers, strict=True):
+            match answer:
+                case Exception():
+                    done.refused[letter_id] = str(answer)
+                case (1, entry_id):
+                    done.moved[letter_id] = entry_id
+                case (-1, state):
+                    done.superseded[letter_id] = state
+                case (-2, why):
+                    done.refused[letter_id] = why
+                case _:
+                    done.missing.append(letter_id)
+    return done
+
+
+def purge(spec: Spec[T], letter_ids: Iterable[str]) -> Plan[int]:
+    """Remove dead letters; how many were there. One request per 100; atomic each."""
+    purged = 0
+    for ids in _batches(letter_ids, PURGED):
+        purged += sum((yield from ask(_scripts_upkeep.purge(spec.keys, letter_ids=ids))))
+    return purged
+
+
+def purge_older(spec: Spec[T], age_ms: int) -> Plan[int]:
+    """Remove dead letters that died at least `age_ms` ago, by the server's clock; how many. Two requests per ten."""
+    dead = spec.keys.dead
+    now = yield from ask(Command(("TIME",), (dead,), _ms))
+    last = f"{max(now - age_ms, 0)}-{2**64 - 1}"
+    purged = 0
+    while True:
+        rows = yield from ask(Command(("XRANGE", dead, "-", last, "COUNT", REDRIVEN), (dead,), _rows))
+        if not rows:
+            return purged
+        purged += yield from purge(spec, [letter_id for letter_id, _ in rows])
+
+
+def _batches(letter_ids: Iterable[str], size: int) -> Iterator[Sequence[str]]:
+    if isinstance(letter_ids, str):
+        letter_ids = (letter_ids,)
+    seen: list[str] = []
+    for letter_id in letter_ids:
+        seen.append(_checked(letter_id))
+        if len(seen) == size:
+            yield seen
+            seen = []
+    if seen:
+        yield seen
+
+
+def _checked(letter_id: str) -> str:
+    if not isinstance(letter_id, str) or not _ENTRY_ID.fullmatch(letter_id):
+        raise ConfigurationError(f"{letter_id!r:.80} is no ID of a dead letter: those look like 1700000000000-0")
+    return letter_id
+
+
+def _rows(reply: Any) -> list[tuple[str, list[bytes]]]:
+    return [(text(entry_id), fields) for entry_id, fields in reply]
+
+
+def _pairs(flat: list[bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _ms(reply: Any) -> int:
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+
+_META = frozenset(
+    f"dead:{name}".encode()
+    for name in (
+        "reason", "error", "source", "job_id", "group", "consumer",
+        "deliveries", "attempts", "enqueued_at", "at", "redrives",
+    )
+)  # fmt: skip
+
+
+def _letter(stream: str, letter_id: str, fields: list[bytes]) -> DeadLetter:
+    meta: dict[bytes, bytes] = {}
+    original: list[tuple[bytes, bytes]] = []
+    for name, value in zip(fields[::2], fields[1::2], strict=True):
+        if name in _META and name not in meta and not original:
+            meta[name] = value  # ours come first; the same name later was the producer's
+        else:
+            original.append((name.removeprefix(b"dead:") if name.startswith(b"dead:dead:") else name, value))
+
+    def word(name: str) -> str:
+        return text(meta.get(f"dead:{name}".encode(), b""))
+
+    def number(name: str) -> int:
+        value = meta.get(f"dead:{name}".encode(), b"")
+        return int(value) if value.isdigit() and len(value) <= 15 else 0  # noqa: PLR2004  # a foreign one may be huge
+
+    def moment(name: str) -> datetime | None:
+        return datetime.fromtimestamp(ms / 1000, UTC) if 0 < (ms := number(name)) < 10**14 else None
+
+    return DeadLetter(
+        id=letter_id,
+        reason=word("reason"),
+        error=word("error"),
+        stream=stream,
+        source_id=word("source"),
+        job_id=word("job_id"),
+        group=word("group"),
+        consumer=word("consumer"),
+        deliveries=number("deliveries"),
+        attempts=number("attempts"),
+        redrives=number("redrives"),
+        enqueued_at=moment("enqueued_at"),
+        died_at=moment("at"),
+        fields=tuple(original),
+    )

@@ -1,0 +1,55 @@
+"""The set of stream names. It has a slot of its own: never in one request with a stream's keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamq._requests import Command, Pipeline, Plan, ask, ask_each
+from streamq._scripts import text
+from streamq.errors import ConfigurationError
+from streamq.keys import NAME, Keys, name_of, registry, stream_pattern
+
+_PAGE = 1_000
+
+SCANNED = 100_000
+"""Most keys looked at for streams that are missing from the registry."""
+
+
+def note(keys: Keys) -> Plan[None]:
+    """Put the stream's name into the registry. One request."""
+    names = registry(keys.deployment)
+    listed = Pipeline((Command(("SADD", names, keys.name), (names,), int),))
+    for answer in (yield from ask_each(listed)):
+        if isinstance(answer, ConfigurationError):
+            raise answer  # a missing permission; a refusal for now only means that SCAN must find the stream
+
+
+def forget(keys: Keys) -> Plan[bool]:
+    """Take the stream's name out of the registry; False if it was not in it. One request."""
+    names = registry(keys.deployment)
+    return (yield from ask(Command(("SREM", names, keys.name), (names,), bool)))
+
+
+def names(deployment: str | None) -> Plan[list[str]]:
+    """Names of all streams: of the registry, and of streams that producers made without it."""
+    key = registry(deployment)
+    members = yield from ask(Command(("SMEMBERS", key), (key,), _texts))
+    found = {name for name in members if NAME.fullmatch(name)}  # whoever wrote another one did not mean a stream
+    cursor, looked = "0", 0
+    while looked < SCANNED:
+        pattern = stream_pattern(deployment)
+        command = Command(("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE, "TYPE", "stream"), (), _scan)
+        cursor, stream_keys = yield from ask(command)
+        found.update(name for k in stream_keys if (name := name_of(k, deployment)) is not None)
+        looked += _PAGE
+        if cursor == "0":
+            break
+    return sorted(found)
+
+
+def _texts(reply: Any) -> list[str]:
+    return [text(item) for item in reply]
+
+
+def _scan(reply: Any) -> tuple[str, list[str]]:
+    return text(reply[0]), _texts(reply[1])

@@ -1,0 +1,70 @@
+"""Take a job, or the whole stream, away."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from streamq import _scripts, _scripts_upkeep
+from streamq._requests import Command, Plan, ask
+from streamq._scripts import text
+from streamq._scripts_upkeep import Left
+from streamq._spec import Spec
+from streamq.errors import JobStateError
+from streamq.keys import check_id
+
+T = TypeVar("T")
+
+_PAGE = 1_000
+_UNLINKED = 100
+
+
+def cancel(spec: Spec[T], job_id: str) -> Plan[bool]:
+    """Remove a job that nobody has begun; False if there is none. One request; atomic."""
+    code, state = yield from ask(_scripts.cancel(spec.keys, job_id=check_id(job_id, "job ID")))
+    if code < 0:
+        raise JobStateError(f"job {job_id} is {state}: only a job that nobody has begun can be cancelled", state=state)
+    return code == 1
+
+
+def delete(spec: Spec[T], *, force: bool) -> Plan[int]:
+    """Remove the stream's keys; how many there were.
+
+    The first request removes what holds jobs, atomically; then come keys of effects and maintenance, found by SCAN: one
+    request per 1,000 keys of the server, and one per 100 found. Whatever breaks it off, calling it again goes on.
+    """
+    answer = yield from ask(_scripts_upkeep.delete(spec.keys, force=force))
+    if isinstance(answer, Left):
+        raise _has_work(spec, answer)
+    removed = answer
+    cursor = "0"
+    while True:
+        scan: Command[tuple[str, list[str]]] = Command(
+            ("SCAN", cursor, "MATCH", spec.keys.pattern, "COUNT", _PAGE), (), _scan
+        )
+        cursor, found = yield from ask(scan)
+        ours = [key for key in found if spec.keys.is_open_ended(key)]
+        for at in range(0, len(ours), _UNLINKED):
+            some = tuple(ours[at : at + _UNLINKED])
+            removed += yield from ask(Command(("UNLINK", *some), some, int))
+        if cursor == "0":
+            return removed
+
+
+def _has_work(spec: Spec[T], left: Left) -> JobStateError:
+    parts = {
+        "entries to read": left.unread,
+        "pending entries": left.pending,
+        "scheduled jobs": left.scheduled,
+        "dead letters": left.dead,
+    }
+    named = ", ".join(
+        f"{count:,} {what}" if what != "entries to read" else what for what, count in parts.items() if count
+    )
+    return JobStateError(
+        f"stream {spec.keys.name} still has {named}; nothing was deleted. Delete it with force to lose them",
+        state="ready" if left.unread else "pending" if left.pending else "scheduled" if left.scheduled else "dead",
+    )
+
+
+def _scan(reply: Any) -> tuple[str, list[str]]:
+    return text(reply[0]), [text(key) for key in reply[1]]
