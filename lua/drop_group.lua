@@ -23,7 +23,7 @@ for _, row in ipairs(group_rows(stream)) do
     if not force and (row.pending > 0 or unread == 1) then return { -1, row.pending, unread } end
     redis.call('XGROUP', 'DESTROY', stream, group)
     redis.pcall('HDEL', meta, 'done:' .. group, 'retried:' .. group, 'dead:' .. group, 'redriven:' .. group,
-      'cursor:reclaim:' .. group)
+      'passed:' .. group, 'cursor:reclaim:' .. group)
     return { 1, row.pending, unread }
   end
 end

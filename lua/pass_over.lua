@@ -1,6 +1,7 @@
 -- pass_over.lua: settle deliveries that only another group handles (sq:group), unseen.
 --
 -- KEYS[1]  stream  T:stream  stream
+-- KEYS[2]  meta    T:meta    hash, counters
 -- ARGV[1]  group
 -- ARGV[2]  consumer
 -- ARGV[3]  retention, delete or keep
@@ -17,6 +18,7 @@
 -- Uses: fence, settled, groups
 
 local stream = KEYS[1]
+local meta = KEYS[2]
 local group = ARGV[1]
 local consumer = ARGV[2]
 local retention = ARGV[3]
@@ -40,4 +42,5 @@ for at = 4, #ARGV, 3 do
   codes[#codes + 1] = code
 end
 if retention == 'delete' then delete_settled(stream, group, acknowledged) end
+if #acknowledged > 0 then redis.pcall('HINCRBY', meta, 'passed:' .. group, #acknowledged) end
 return codes

@@ -185,7 +185,7 @@ def pass_over(
     argv: list[Arg] = [options.group, consumer, options.retention]
     for held, group in batch:
         argv += (held.entry_id, held.count, group)
-    return Script("pass_over", (keys.stream,), tuple(argv), list)
+    return Script("pass_over", (keys.stream, keys.meta), tuple(argv), list)
 
 
 def _effect_args(keys: Keys, effects: Effects) -> tuple[tuple[str, ...], list[Arg]]:

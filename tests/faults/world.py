@@ -46,7 +46,7 @@ class GroupView:
     dead: list[str]
     """Entry IDs in its dead letters."""
     done: int
-    """By the server's counter: raised in the same script as the acknowledgement."""
+    """By the server's counters: raised in the same script as the acknowledgement. What others handle is passed over."""
 
 
 @dataclass(slots=True)
@@ -320,7 +320,7 @@ class World:
                 unread={i for i in ids if order(i) > last.get(name, (-1, 0)) and self._foreign.get(i, name) == name},
                 pending={r[0].decode(): (r[1].decode(), r[3]) for r in rows} if isinstance(rows, list) else {},
                 dead=[one[b"dead:source"].decode() for one in dead if one[b"dead:group"] == name.encode()],
-                done=int(counts.get(f"done:{name}".encode(), 0)),
+                done=sum(int(counts.get(f"{word}:{name}".encode(), 0)) for word in ("done", "passed")),
             )
         found = {k.decode(): int(v) for k, v in zip(receipts[::2], receipts[1::2], strict=True)}
         return View(ids, groups, found)
