@@ -13,6 +13,8 @@
 --                   { 0, entry ID, 'done' }     known: settled within the last idempotency_ttl
 --                   { -1, number, 'full' }      not added: so many are ready. Whatever follows it was not added either
 --          error WRONGTYPE  a slice of T:ids is no hash; nothing was written
+--          error            an entry could not be added (memory is full, the stream has used up its IDs, ...); nothing was
+--                           written from there on
 --
 -- Atomic because two producers with one ID must get one entry, and of a batch a whole beginning must be added, so that the
 -- caller can tell what is left. A record whose entry was removed by somebody else does not count, else a flushed stream
@@ -62,27 +64,38 @@ end
 local now = server_ms()
 local ready = max_ready > 0 and count_ready() or 0
 
+local queued = {} -- of this batch: noted at the end, all at once
+local names, pairs_ = {}, {}
+
 local function add(job_id, first, last)
-  local record = job_id ~= '' and find_record(ids, now, job_id)
+  local record = job_id ~= '' and (queued[job_id] or find_record(ids, now, job_id))
   if record then
     local word, entry_id = string.match(record, '^(%a+) (.*)$')
     local state = word == 'done' and 'done' or entry_state(stream, entry_id)
     if state then return { 0, entry_id, state } end
   end
   if max_ready > 0 and ready >= max_ready then return { -1, tostring(ready), 'full' } end
-  local entry_id = redis.call('XADD', stream, '*', unpack(ARGV, first, last))
-  if job_id ~= '' then put_records(ids, now, slice_ms, { job_id }, { job_id, 'queued ' .. entry_id }) end
+  local entry_id = redis.pcall('XADD', stream, '*', unpack(ARGV, first, last))
+  if type(entry_id) == 'table' then return entry_id end
+  if job_id ~= '' then
+    queued[job_id] = 'queued ' .. entry_id
+    names[#names + 1] = job_id
+    pairs_[#pairs_ + 1] = job_id
+    pairs_[#pairs_ + 1] = queued[job_id]
+  end
   ready = ready + 1
   return { 1, entry_id, 'ready' }
 end
 
-local answers = {}
+local answers, refused = {}, nil
 local at = 4
-while at <= #ARGV do
+while at <= #ARGV and not refused do
   local last = at + 1 + tonumber(ARGV[at + 1])
-  local previous = answers[#answers]
-  if previous and previous[1] == -1 then answers[#answers + 1] = previous
-  else answers[#answers + 1] = add(ARGV[at], at + 2, last) end
+  local answer = answers[#answers]
+  if not answer or answer[1] ~= -1 then answer = add(ARGV[at], at + 2, last) end
+  if answer.err then refused = answer end
+  answers[#answers + 1] = answer
   at = last + 1
 end
-return answers
+if #names > 0 then put_records(ids, now, slice_ms, names, pairs_) end
+return refused or answers

@@ -3,7 +3,7 @@
 -- KEYS[1]  stream  T:stream  stream
 -- KEYS[2]  meta    T:meta    hash; cursor:trim is where the next pass starts, kept:<entry ID> and kept what letters refer to
 -- ARGV[1]  ms that finished entries are kept, or '' for no such rule
--- ARGV[2]  how many of the newest entries are kept, or '' for no such rule
+-- ARGV[2]  most entries that the stream may hold before finished ones go, or '' for no such rule
 -- ARGV[3]  most entries to look at one by one
 -- ARGV[4]  entry ID to start at, or '' to start where the last such pass ended, and to note where this one ends
 -- ARGV[5]  entry ID to stop at, or '' for the last one that every group has read
@@ -15,7 +15,7 @@
 --          error WRONGTYPE  the stream's key holds something else; nothing was written
 --
 -- An entry is finished when every group has read it, none has it pending, and no dead letter refers to it. Without rules all
--- finished entries go; with rules those that are older than the first, or not among the newest of the second.
+-- finished entries go; with rules those that are older than the first, and the oldest while there are more than the second.
 --
 -- Atomic because a group may read, settle, or be made at any time, and what it still needs must stay. Redis >= 6.2.
 -- Uses: ids, groups, records, types

@@ -42,9 +42,9 @@ class StreamOptions:
             without an end. The first crash costs nothing extra.
         idempotency_ttl: Seconds a job ID chosen by a caller, and its result, are remembered after their last change.
         retention: ``delete`` removes an entry when every group has settled it; ``keep`` leaves it in the stream.
-        keep_for: With ``keep``: finished entries older than this go when the stream is trimmed. None keeps them.
-        keep_last: With ``keep``: finished entries beyond the newest so many go when the stream is trimmed. None keeps
-            them. With both, an entry goes that either rule lets go.
+        keep_for: With ``keep``: seconds after which finished entries go when the stream is trimmed. None for no such rule.
+        keep_last: With ``keep``: while the stream holds more entries than this, finished ones go when it is trimmed, oldest
+            first. None for no such rule. With both, an entry goes that either lets go; without both, all stay.
         max_ready: Most jobs that may wait unread; beyond it `add` raises `QueueFullError`. None for no limit. Retries and
             redrives are never refused.
         max_payload: Longest encoded payload in bytes.
