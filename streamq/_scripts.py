@@ -109,13 +109,13 @@ def _fences(reply: Reply) -> list[Fence]:
     return [Fence(code) for code in reply]
 
 
-def check(keys: Keys) -> Script[list[str]]:
-    """``check.lua``: commands the user may not run."""
+def check(keys: Keys, *, commands: Iterable[str]) -> Script[list[str]]:
+    """``check.lua``: those of the commands that the user may not run."""
 
     def decode(reply: Reply) -> list[str]:
         return [text(command) for command in reply]
 
-    return Script("check", (keys.probe,), (), decode)
+    return Script("check", (keys.probe,), tuple(commands), decode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, get_args, overload
+from typing import Any, Generic, Self, TypeAlias, TypeVar, get_args, overload
 
 from streamq import connection
 from streamq._codec import EntryCodec
@@ -18,12 +18,14 @@ from streamq._spec import Spec
 from streamq.backoff import to_ms
 from streamq.effects import Effects
 from streamq.errors import ConfigurationError, LeaseLostError
-from streamq.keys import Keys, check_name
+from streamq.keys import Keys, check_id, check_name
 from streamq.messages import Added, DeadLetter, Job, Reclaimed, Redriven, Result, Snapshot
 from streamq.options import GroupStart, StreamOptions
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_Run: TypeAlias = Callable[[Plan[Any]], Any]
 
 PAUSE_SEEN_S = 0.9
 """How long it is believed that the stream is not paused, so that reading fast costs no request more."""
@@ -64,7 +66,7 @@ class Stream(Generic[T]):
         self._driver = self._settings.blocking()
         self._prepared: set[Callable[[Spec[T]], Plan[None]]] = set()
         self._unpaused_at = -PAUSE_SEEN_S
-        self.dead_letters = DeadLetters(self._spec, self._run)
+        self.dead_letters = DeadLetters(self._spec, self._run, self._operate)
         self.groups = Groups(self._spec, self._run)
 
     @property
@@ -104,10 +106,10 @@ class Stream(Generic[T]):
             QueueFullError: `max_ready` jobs wait already. Nothing was written.
             ServerError: The server refused, for example for lack of memory. Nothing was written.
 
-        Round trips: 1 (with `groups`, a first call 2 more). Atomic: yes (XADD, or a script with `job_id` or
-        `max_ready`). Server: Redis 6.2, Valkey.
+        Round trips: 1 (a first call 2 more with `groups`, and 2 with `job_id` or `max_ready`). Atomic: yes (XADD, or a
+        script with `job_id` or `max_ready`). Server: Redis 6.2, Valkey.
         """
-        self._prepare(opening.producer)
+        self._prepare_to_add(by_script=job_id is not None)
         return self._run(enqueue.add(self._spec, payload, job_id=job_id, headers=headers))
 
     def add_many(
@@ -134,7 +136,7 @@ class Stream(Generic[T]):
 
         Round trips: 1 per 500 jobs. Atomic: each job by itself; with `job_id` or `max_ready` each write (a script).
         """
-        self._prepare(opening.producer)
+        self._prepare_to_add(by_script=job_id is not None)
         return self._run(enqueue.add_many(self._spec, payloads, job_id=job_id, headers=headers))
 
     def read(self, consumer: str, *, count: int = 1, block: float | timedelta | None = None) -> list[Job[T]]:
@@ -341,7 +343,7 @@ class Stream(Generic[T]):
 
         Round trips: 1. Atomic: yes (a script).
         """
-        return self._run(remove.cancel(self._spec, job_id))
+        return self._operate(remove.cancel(self._spec, check_id(job_id, "job ID")))
 
     def result(self, job_id: str) -> Result:
         """What became of a job, for this stream's group, and what its handler returned. Changes nothing.
@@ -468,6 +470,16 @@ class Stream(Generic[T]):
             self._run(plan(self._spec))
             self._prepared.add(plan)
 
+    def _prepare_to_add(self, *, by_script: bool) -> None:
+        self._prepare(opening.producer)
+        if by_script or self.options.max_ready is not None:
+            self._prepare(opening.remembering_producer)
+
+    def _operate(self, plan: Plan[R]) -> R:
+        """Run a plan whose scripts write more than once: a permission missing in their middle would leave half of it."""
+        self._prepare(opening.operator)
+        return self._run(plan)
+
     def _run(self, plan: Plan[R]) -> R:
         return self._driver.run(plan)
 
@@ -475,9 +487,10 @@ class Stream(Generic[T]):
 class DeadLetters(Generic[T]):
     """The dead letters of a stream, of all its groups; `Stream.dead_letters`."""
 
-    def __init__(self, spec: Spec[T], run: Callable[[Plan[Any]], Any]) -> None:
+    def __init__(self, spec: Spec[T], run: _Run, operate: _Run) -> None:
         self._spec = spec
         self._run = run
+        self._operate = operate
 
     def list(self, *, count: int = 100, after: str | None = None) -> list[DeadLetter]:
         """Dead letters, oldest first.
@@ -528,7 +541,7 @@ class DeadLetters(Generic[T]):
         if new_id is not None and not isinstance(letter_ids, str):
             raise ConfigurationError("new_id can be given to one letter only: pass its ID as a str")
         plan = letters.redrive(self._spec, letter_ids, new_id=new_id, max_redrives=max_redrives)
-        done: Redriven = self._run(plan)
+        done: Redriven = self._operate(plan)
         return done
 
     def purge(
@@ -551,16 +564,16 @@ class DeadLetters(Generic[T]):
         if (letter_ids is None) == (older_than is None):
             raise ConfigurationError("purge takes IDs of letters, or older_than, and not both")
         if letter_ids is not None:
-            count: int = self._run(letters.purge(self._spec, letter_ids))
+            count: int = self._operate(letters.purge(self._spec, letter_ids))
         else:
-            count = self._run(letters.purge_older(self._spec, to_ms(older_than or 0, "older_than")))
+            count = self._operate(letters.purge_older(self._spec, to_ms(older_than or 0, "older_than")))
         return count
 
 
 class Groups(Generic[T]):
     """The consumer groups of a stream; `Stream.groups`. `Stream.inspect` shows them."""
 
-    def __init__(self, spec: Spec[T], run: Callable[[Plan[Any]], Any]) -> None:
+    def __init__(self, spec: Spec[T], run: _Run) -> None:
         self._spec = spec
         self._run = run
 

@@ -19,7 +19,7 @@ _log = logging.getLogger("streamq")
 
 def reader(spec: Spec[T]) -> Plan[None]:
     """For who reads: see that server and user can do what streamq needs, make the groups, note the name. Four requests."""
-    yield from access.check(spec)
+    yield from access.check(spec, access.READER)
     yield from groups.create(spec, spec.options.all_groups, spec.options.group_start)
     yield from registry.note(spec.keys)
 
@@ -32,6 +32,16 @@ def producer(spec: Spec[T]) -> Plan[None]:
     if spec.options.groups:
         yield from groups.create(spec, spec.options.all_groups, spec.options.group_start)
         yield from registry.note(spec.keys)
+
+
+def remembering_producer(spec: Spec[T]) -> Plan[None]:
+    """For who adds jobs by script: may the user do all that it does? Two requests."""
+    yield from access.check(spec, access.PRODUCER)
+
+
+def operator(spec: Spec[T]) -> Plan[None]:
+    """For who cancels, redrives and purges: may the user do all that those scripts do? Two requests."""
+    yield from access.check(spec, access.OPERATOR)
 
 
 def with_group(spec: Spec[T], again: Callable[[], Plan[R]]) -> Plan[R]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
 from streamq import _scripts
 from streamq._requests import Command, Pipeline, Plan, Transaction, ask_each
@@ -11,9 +12,22 @@ from streamq.errors import ConfigurationError, ServerTooOldError
 
 T = TypeVar("T")
 
+PRODUCER: Final = (
+    "XADD", "XRANGE", "XPENDING", "XLEN", "XINFO GROUPS", "HGET", "HSET", "HDEL", "TYPE", "EXISTS", "UNLINK", "PEXPIREAT", "TIME",
+)  # fmt: skip
+"""Commands of the scripts of who adds jobs with IDs, or to a stream with `max_ready`."""
 
-def check(spec: Spec[T]) -> Plan[None]:
-    """See that every command of ours is known and allowed. Two requests; writes nothing.
+OPERATOR: Final = (*PRODUCER, "XDEL", "HEXISTS", "HINCRBY")
+"""Of who cancels, redrives and purges."""
+
+READER: Final = (
+    *OPERATOR, "XACK", "XCLAIM", "XAUTOCLAIM", "XTRIM", "XINFO CONSUMERS", "XGROUP DELCONSUMER", "SET",
+)  # fmt: skip
+"""Of who reads and settles, maintenance included."""
+
+
+def check(spec: Spec[T], commands: Sequence[str]) -> Plan[None]:
+    """See that the server knows what we need, and that the user may run `commands`. Two requests; writes nothing.
 
     Raises:
         ServerTooOldError: The server lacks a command.
@@ -21,7 +35,7 @@ def check(spec: Spec[T]) -> Plan[None]:
     """
     probe = spec.keys.probe
     old: Command[Any] = Command(("XAUTOCLAIM", probe, "g", "c", "0", "0", "COUNT", "1"), (probe,), _ignore)
-    answers: list[Any] = yield from ask_each(Pipeline((old, _scripts.check(spec.keys))))
+    answers: list[Any] = yield from ask_each(Pipeline((old, _scripts.check(spec.keys, commands=commands))))
     too_old, denied = answers
     if isinstance(too_old, ServerTooOldError):
         raise ServerTooOldError(f"streamq needs Redis 6.2, Valkey, or later: {too_old}")

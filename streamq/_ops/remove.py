@@ -10,7 +10,6 @@ from streamq._scripts import text
 from streamq._scripts_upkeep import Left
 from streamq._spec import Spec
 from streamq.errors import JobStateError
-from streamq.keys import check_id
 
 T = TypeVar("T")
 
@@ -20,7 +19,7 @@ _UNLINKED = 100
 
 def cancel(spec: Spec[T], job_id: str) -> Plan[bool]:
     """Remove a job that nobody has begun; False if there is none. One request; atomic."""
-    code, state = yield from ask(_scripts.cancel(spec.keys, job_id=check_id(job_id, "job ID")))
+    code, state = yield from ask(_scripts.cancel(spec.keys, job_id=job_id))
     if code < 0:
         raise JobStateError(f"job {job_id} is {state}: only a job that nobody has begun can be cancelled", state=state)
     return code == 1

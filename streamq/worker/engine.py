@@ -266,7 +266,10 @@ class Worker(Generic[T]):
             _log.info("stream %s is %s", self._spec.keys.name, "paused" if found.paused else "resumed")
         if not self._paused and any(role.startswith(maintenance.RECLAIM) for role in found.roles):
             await self._reclaim(free)
-        await self._driver.run(maintenance.upkeep(self._spec, found.roles))
+        try:
+            await self._driver.run(maintenance.upkeep(self._spec, found.roles))
+        except (ServerError, ConfigurationError) as error:
+            _log.warning("stream %s: upkeep was refused, reading goes on: %s", self._spec.keys.name, error)
 
     async def _reclaim(self, free: int) -> None:
         count = min(free, SUSPECTS)

@@ -11,7 +11,7 @@ import pytest
 
 from streamq import Backoff, Effects, QueueFullError, StreamOptions, _scripts, _scripts_upkeep
 from streamq._drivers import exchange
-from streamq._ops import lease, trim
+from streamq._ops import access, lease, trim
 from streamq._scripts import Held, NewJob, Settled, Source
 from streamq.keys import Keys
 from streamq.messages import JobIdKind
@@ -59,7 +59,7 @@ def calls():
         "dead_letter": _scripts.dead_letter(
             keys, options, held=held, reason="rejected", error="e", job_id="id", attempts=1, **c
         ),
-        "check": _scripts.check(keys),
+        "check": _scripts.check(keys, commands=access.READER),
         "delete": _scripts_upkeep.delete(keys, force=False),
         "drop_group": _scripts_upkeep.drop_group(keys, group="g", force=False),
         "once": _scripts.once(keys, options, once_id="id", effects=effects),
