@@ -11,6 +11,7 @@ from streamq.errors import ConfigurationError
 from streamq.keys import SLICES, check_name
 
 Retention = Literal["delete", "keep"]
+Codec = Literal["json", "msgpack"]
 
 MAX_FIELDS = 256
 """Most fields of an entry, ours and the producer's: far above need, far below the 4,000 at which Lua's unpack fails."""
@@ -35,6 +36,9 @@ class StreamOptions:
         idempotency_ttl: Seconds a job ID chosen by a caller, and its result, are remembered after their last change.
         retention: ``delete`` removes an entry when it is settled; ``keep`` leaves it in the stream.
         max_payload: Longest encoded payload in bytes.
+        codec: How new payloads are encoded: ``json``, or ``msgpack``, which also holds bytes, aware times and keys that
+            are no text. Every stream reads both, so it can be switched while jobs wait. Payloads of type ``bytes`` are
+            stored raw, without a codec.
 
     Raises:
         ConfigurationError: A value is out of its bounds; the message says which.
@@ -48,6 +52,7 @@ class StreamOptions:
     idempotency_ttl: float | timedelta = 86_400.0
     retention: Retention = "delete"
     max_payload: int = 1 << 20
+    codec: Codec = "json"
 
     lease_ms: int = field(init=False, repr=False)
     slice_ms: int = field(init=False, repr=False)
@@ -58,6 +63,8 @@ class StreamOptions:
             raise ConfigurationError(f"max_deliveries must be a whole number >= 1, not {self.max_deliveries!r}")
         if self.retention not in get_args(Retention):
             raise ConfigurationError(f"retention must be 'delete' or 'keep', not {self.retention!r}")
+        if self.codec not in get_args(Codec):
+            raise ConfigurationError(f"codec must be 'json' or 'msgpack', not {self.codec!r}")
         if (
             isinstance(self.max_payload, bool)
             or not isinstance(self.max_payload, int)

@@ -2,12 +2,13 @@
 
 local MINE, GONE, LOST = 1, 0, -1
 
--- XPENDING rows from first to last; none when the stream or the group is gone.
-local function pending_rows(stream, group, first, last, count)
-  local rows = redis.pcall('XPENDING', stream, group, first, last, count)
+-- XPENDING rows from first to last, of one consumer if it is named; none when the stream or the group is gone.
+local function pending_rows(stream, group, first, last, count, consumer)
+  local asked = { stream, group, first, last, count, consumer }
+  local rows = redis.pcall('XPENDING', unpack(asked))
   if rows.err then
     if string.find(rows.err, 'NOGROUP', 1, true) then return {} end
-    return redis.call('XPENDING', stream, group, first, last, count) -- raises it with its code
+    return redis.call('XPENDING', unpack(asked)) -- raises it with its code
   end
   return rows
 end
@@ -19,4 +20,28 @@ local function fence(stream, group, consumer, id, count)
   if not row then return GONE end
   if row[2] == consumer and row[4] == count then return MINE end
   return LOST
+end
+
+-- The fence of n entries at once: their IDs as a table, and a code for each. joined holds the IDs with blanks between;
+-- counts those delivery counts that are not 1.
+--
+-- One range over what the consumer holds answers for all if the IDs ascend. It lists just them unless the consumer still
+-- holds others in between: so it may list as many again, and what it does not list is asked for by itself.
+local function fence_batch(stream, group, consumer, n, first, last, joined, counts)
+  local rows = pending_rows(stream, group, first, last, 2 * n + 20, consumer)
+  local ids, codes, found = {}, {}, {}
+  for i = 1, #rows do ids[i] = rows[i][1] end
+  if #rows == n and table.concat(ids, ' ') == joined then
+    for i = 1, n do codes[i] = rows[i][4] == (counts[i] or 1) and MINE or LOST end
+    return ids, codes
+  end
+  for i = 1, #rows do found[rows[i][1]] = rows[i][4] end
+  ids = {}
+  for id in string.gmatch(joined, '[^ ]+') do
+    local i = #ids + 1
+    ids[i] = id
+    if found[id] then codes[i] = found[id] == (counts[i] or 1) and MINE or LOST
+    else codes[i] = fence(stream, group, consumer, id, counts[i] or 1) end
+  end
+  return ids, codes
 end

@@ -32,17 +32,20 @@ end
 local function delete_settled(stream, group, ids)
   if #ids == 0 then return end
   local others = other_groups(stream, group)
-  local free = {}
-  for _, id in ipairs(ids) do
-    local needed = false
-    for _, other in ipairs(others) do
-      if id_after(id, other['last-delivered-id'])
-        or redis.call('XPENDING', stream, other.name, id, id, 1)[1] then
-        needed = true
-        break
+  local free = ids
+  if #others > 0 then
+    free = {}
+    for _, id in ipairs(ids) do
+      local needed = false
+      for _, other in ipairs(others) do
+        if id_after(id, other['last-delivered-id'])
+          or redis.call('XPENDING', stream, other.name, id, id, 1)[1] then
+          needed = true
+          break
+        end
       end
+      if not needed then free[#free + 1] = id end
     end
-    if not needed then free[#free + 1] = id end
   end
   if #free > 0 then redis.call('XDEL', stream, unpack(free)) end
 end

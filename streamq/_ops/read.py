@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 from streamq import _scripts
 from streamq._requests import Arg, Command, Pipeline, Plan, Transaction, ask, ask_each
@@ -29,8 +30,7 @@ RECOVERED = 100
 _log = logging.getLogger("streamq")
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """An entry in this consumer's hands, not decoded yet."""
 
     entry_id: str
@@ -148,7 +148,8 @@ def unseen(spec: Spec[T], consumer: str, held: frozenset[str]) -> Plan[list[Deli
 def _deliveries(reply: Any) -> list[Delivery]:
     if not reply:
         return []
-    return [Delivery(text(entry_id), fields, 1) for entry_id, fields in reply[0][1] if fields is not None]
+    # IDs of entries are the server's own: digits and a dash.
+    return [Delivery(entry_id.decode(), fields, 1) for entry_id, fields in reply[0][1] if fields is not None]
 
 
 def _pending_rows(reply: Any) -> list[tuple[str, int]]:
