@@ -49,11 +49,7 @@ if #notes > 0 then
   if wrong then return wrong end
 end
 
-local entry_ids, codes = fence_batch(stream, group, consumer, n, ARGV[6], ARGV[7], ARGV[8], counts)
-local mine = {}
-for i = 1, n do
-  if codes[i] == MINE then mine[#mine + 1] = entry_ids[i] end
-end
+local entry_ids, codes, mine = fence_batch(stream, group, consumer, n, ARGV[6], ARGV[7], ARGV[8], counts)
 if #mine == 0 then return codes end
 
 redis.call('XACK', stream, group, unpack(mine))

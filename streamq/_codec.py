@@ -235,12 +235,16 @@ class EntryCodec(Generic[T]):
         self, entry_id: str, fields: list[bytes], *, deliveries: int, consumer: str
     ) -> Job[T] | Malformed | OtherGroups:
         """The job of an entry, or why there is none."""
-        if len(fields) == 2 and fields[0] == b"job":  # noqa: PLR2004  # name and value: most entries are no more
-            payload = self.payloads.decode(fields[1])
-            if isinstance(payload, Malformed):
-                return payload
-            return Job(payload=payload, id=entry_id, entry_id=entry_id, deliveries=deliveries, _consumer=consumer)
-        return self._job(entry_id, fields, deliveries, consumer)
+        match fields:  # most entries are no more than these, and then nothing else needs a look
+            case [b"job", raw]:
+                payload = self.payloads.decode(raw)
+            case [b"job", raw, b"sq:codec", b"json" | b"msgpack" as codec]:
+                payload = self.payloads.decode(raw, codec)
+            case _:
+                return self._job(entry_id, fields, deliveries, consumer)
+        if isinstance(payload, Malformed):
+            return payload
+        return Job(payload=payload, id=entry_id, entry_id=entry_id, deliveries=deliveries, _consumer=consumer)
 
     def _job(
         self, entry_id: str, fields: list[bytes], deliveries: int, consumer: str

@@ -22,26 +22,34 @@ local function fence(stream, group, consumer, id, count)
   return LOST
 end
 
--- The fence of n entries at once: their IDs as a table, and a code for each. joined holds the IDs with blanks between;
--- counts those delivery counts that are not 1.
+-- The fence of n entries at once: their IDs, a code for each, and the IDs of those that are MINE. joined holds the IDs
+-- with blanks between; counts those delivery counts that are not 1.
 --
 -- One range over what the consumer holds answers for all if the IDs ascend. It lists just them unless the consumer still
 -- holds others in between: so it may list as many again, and what it does not list is asked for by itself.
 local function fence_batch(stream, group, consumer, n, first, last, joined, counts)
   local rows = pending_rows(stream, group, first, last, 2 * n + 20, consumer)
-  local ids, codes, found = {}, {}, {}
-  for i = 1, #rows do ids[i] = rows[i][1] end
-  if #rows == n and table.concat(ids, ' ') == joined then
-    for i = 1, n do codes[i] = rows[i][4] == (counts[i] or 1) and MINE or LOST end
-    return ids, codes
+  local ids, codes, mine, found = {}, {}, {}, {}
+  local function take(i, id, code)
+    ids[i], codes[i] = id, code
+    if code == MINE then mine[#mine + 1] = id end
   end
-  for i = 1, #rows do found[rows[i][1]] = rows[i][4] end
-  ids = {}
+  if #rows == n then
+    local same = true
+    for i = 1, n do
+      local row = rows[i]
+      ids[i], codes[i] = row[1], MINE
+      same = same and row[4] == (counts[i] or 1)
+    end
+    if same and table.concat(ids, ' ') == joined then return ids, codes, ids end
+  end
+  for _, row in ipairs(rows) do found[row[1]] = row[4] end
+  local i = 0
   for id in string.gmatch(joined, '[^ ]+') do
-    local i = #ids + 1
-    ids[i] = id
-    if found[id] then codes[i] = found[id] == (counts[i] or 1) and MINE or LOST
-    else codes[i] = fence(stream, group, consumer, id, counts[i] or 1) end
+    i = i + 1
+    local count = counts[i] or 1
+    if found[id] then take(i, id, found[id] == count and MINE or LOST)
+    else take(i, id, fence(stream, group, consumer, id, count)) end
   end
-  return ids, codes
+  return ids, codes, mine
 end

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from streamq import _scripts
 from streamq._requests import Command, Pipeline, Plan, Script, ask, ask_each
-from streamq._scripts import text
 from streamq._spec import Spec
 from streamq.errors import StreamqError
 from streamq.keys import check_id
@@ -70,20 +69,22 @@ def _chunks(
 
 
 def _payload_size(request: _Add) -> int:
-    parts = request.args if isinstance(request, Command) else request.argv
-    return max(len(part) for part in parts if isinstance(part, bytes))
+    for part in request.args if isinstance(request, Command) else request.argv:
+        if isinstance(part, bytes):
+            return len(part)  # the first bytes are the payload: IDs are text, and headers come behind it
+    return 0
+
+
+def _generated(reply: Any) -> Added:
+    entry_id = reply.decode()
+    return Added(job_id=entry_id, entry_id=entry_id, created=True, state="ready")
 
 
 def _request(spec: Spec[T], payload: T, job_id: str | None, headers: Mapping[str, str] | None) -> _Add:
     fields = spec.codec.fields(payload, job_id=job_id, headers=headers)
     stream = spec.keys.stream
     if job_id is None:
-
-        def generated(reply: Any) -> Added:
-            entry_id = text(reply)
-            return Added(job_id=entry_id, entry_id=entry_id, created=True, state="ready")
-
-        return Command(("XADD", stream, "*", *fields), (stream,), generated)
+        return Command(("XADD", stream, "*", *fields), (stream,), _generated)
     known_id = check_id(job_id, "job ID")
     script = _scripts.add(spec.keys, spec.options, job_id=known_id, fields=fields)
 
