@@ -35,6 +35,28 @@ local retention = ARGV[3]
 local slice_ms = tonumber(ARGV[4])
 local n = tonumber(ARGV[5])
 
+-- The IDs, a code for each, and the IDs of those that are MINE. If what the consumer holds there is just the batch, no ID
+-- needs a look by itself.
+local function fence_batch(first, last, joined, counts)
+  local rows = rows_between(stream, group, consumer, n, first, last)
+  local all, codes, mine = {}, {}, {}
+  if #rows == n then
+    local same = true
+    for i = 1, n do
+      all[i], codes[i] = rows[i][1], MINE
+      same = same and rows[i][4] == (counts[i] or 1)
+    end
+    if same and table.concat(all, ' ') == joined then return all, codes, all end
+  end
+  local held, i = counts_of(rows), 0
+  for id in string.gmatch(joined, '[^ ]+') do
+    i = i + 1
+    all[i], codes[i] = id, fence_held(held, stream, group, consumer, id, counts[i] or 1)
+    if codes[i] == MINE then mine[#mine + 1] = id end
+  end
+  return all, codes, mine
+end
+
 local counts, notes = {}, {}
 for at = 9, #ARGV, 5 do
   local place = tonumber(ARGV[at])
@@ -49,7 +71,7 @@ if #notes > 0 then
   if wrong then return wrong end
 end
 
-local entry_ids, codes, mine = fence_batch(stream, group, consumer, n, ARGV[6], ARGV[7], ARGV[8], counts)
+local entry_ids, codes, mine = fence_batch(ARGV[6], ARGV[7], ARGV[8], counts)
 if #mine == 0 then return codes end
 
 redis.call('XACK', stream, group, unpack(mine))

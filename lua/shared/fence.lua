@@ -22,34 +22,20 @@ local function fence(stream, group, consumer, id, count)
   return LOST
 end
 
--- The fence of n entries at once: their IDs, a code for each, and the IDs of those that are MINE. joined holds the IDs
--- with blanks between; counts those delivery counts that are not 1.
---
--- One range over what the consumer holds answers for all if the IDs ascend. It lists just them unless the consumer still
--- holds others in between: so it may list as many again, and what it does not list is asked for by itself.
-local function fence_batch(stream, group, consumer, n, first, last, joined, counts)
-  local rows = pending_rows(stream, group, first, last, 2 * n + 20, consumer)
-  local ids, codes, mine, found = {}, {}, {}, {}
-  local function take(i, id, code)
-    ids[i], codes[i] = id, code
-    if code == MINE then mine[#mine + 1] = id end
-  end
-  if #rows == n then
-    local same = true
-    for i = 1, n do
-      local row = rows[i]
-      ids[i], codes[i] = row[1], MINE
-      same = same and row[4] == (counts[i] or 1)
-    end
-    if same and table.concat(ids, ' ') == joined then return ids, codes, ids end
-  end
-  for _, row in ipairs(rows) do found[row[1]] = row[4] end
-  local i = 0
-  for id in string.gmatch(joined, '[^ ]+') do
-    i = i + 1
-    local count = counts[i] or 1
-    if found[id] then take(i, id, found[id] == count and MINE or LOST)
-    else take(i, id, fence(stream, group, consumer, id, count)) end
-  end
-  return ids, codes, mine
+-- Rows of what the consumer holds from first to last: enough for n entries that ascend, if it does not hold more than as
+-- many others in between. What is not among them must be asked for by itself.
+local function rows_between(stream, group, consumer, n, first, last)
+  return pending_rows(stream, group, first, last, 2 * n + 20, consumer)
+end
+
+local function counts_of(rows)
+  local held = {}
+  for _, row in ipairs(rows) do held[row[1]] = row[4] end
+  return held
+end
+
+-- The fence, by what counts_of made of those rows.
+local function fence_held(held, stream, group, consumer, id, count)
+  if held[id] then return held[id] == count and MINE or LOST end
+  return fence(stream, group, consumer, id, count)
 end
