@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeVar
+
+import msgspec
 
 from streamq import _scripts
 from streamq._requests import Plan, ask
@@ -31,8 +32,7 @@ class Claim(Enum):
 _CLAIMS = {1: Claim.RUN, 2: Claim.DONE, 3: Claim.ELSEWHERE, 0: Claim.NOT_MINE, -1: Claim.NOT_MINE}
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True):
     """The answer for one job."""
 
     claim: Claim
