@@ -43,8 +43,9 @@ local function fence_batch(first, last, joined, counts)
   if #rows == n then
     local same = true
     for i = 1, n do
-      all[i], codes[i] = rows[i][1], MINE
-      same = same and rows[i][4] == (counts[i] or 1)
+      local row = rows[i]
+      all[i], codes[i] = row[1], MINE
+      if row[4] ~= (counts[i] or 1) then same = false break end
     end
     if same and table.concat(all, ' ') == joined then return all, codes, all end
   end

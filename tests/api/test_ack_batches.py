@@ -97,3 +97,32 @@ def test_an_entry_that_another_group_needs_stays(make_stream, raw):
     assert look.state(raw, s).stream == [jobs[at].entry_id for at in (1, 3, 4, 5)]
     assert other.ack([mine[1], mine[3], *other.read("o", count=9)]) == 4
     assert look.state(raw, s).stream == []
+
+
+@pytest.mark.covers("I8")
+def test_as_many_chosen_ids_as_one_read_takes(make_stream, raw):
+    s = make_stream()
+    assert s.add_many(({"n": n} for n in range(1_000)), job_id=lambda payload: f"{payload['n']:0>512}") == 1_000
+    for n in (0, 999):  # the same ID again, by a producer that does not ask
+        raw.xadd(s._spec.keys.stream, {"job": "{}", "sq:id": f"{n:0>512}"})
+    jobs = s.read("w", count=1_000)
+    assert [job.payload["n"] for job in jobs] == list(range(1_000))
+    assert set(look.state(raw, s).done.values()) == {f"running {job.entry_id}" for job in jobs}
+    assert s.read("w", count=9) == []  # both run elsewhere, so they were released
+    assert s.ack(jobs) == 1_000
+    assert len(look.state(raw, s).stream) == 2
+    assert set(look.state(raw, s).done.values()) == {"done "}
+
+
+@pytest.mark.covers("I8")
+def test_one_id_twice_in_one_read(make_stream, raw):
+    s = make_stream()
+    first, second = (raw.xadd(s._spec.keys.stream, {"job": "{}", "sq:id": "a"}).decode() for _ in range(2))
+    [job] = s.read("w", count=2)
+    assert job.entry_id == first
+    assert look.state(raw, s).done == {"workers/a": f"running {first}"}
+    assert s.ack(job)
+    claimed, _, _ = s.reclaim("w", min_idle=0)
+    assert claimed == []  # the ID is done: the other was acknowledged unrun
+    assert look.state(raw, s).stream == []
+    assert second not in look.pending(raw, s)
