@@ -26,7 +26,7 @@
 --
 -- Atomic because effects must be applied exactly when the job is done. Effects are the writes that can fail, so they come
 -- before XACK; what comes after it cannot. Redis >= 6.2.
--- Uses: fence, records, settled, effects
+-- Uses: fence, records, ids, settled, effects
 
 local stream = KEYS[1]
 local meta = KEYS[2]

@@ -15,7 +15,7 @@
 --
 -- Atomic because a group may be made or dropped at any time, and exactly one of the others must dead-letter what it leaves
 -- behind. Redis >= 6.2.
--- Uses: fence, settled, groups
+-- Uses: fence, ids, settled, groups
 
 local stream = KEYS[1]
 local meta = KEYS[2]

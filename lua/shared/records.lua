@@ -25,6 +25,19 @@ local function find_record(slices, now, field)
   end
 end
 
+-- Many at once: field -> record, of those that there are.
+local function find_records(slices, now, fields)
+  local found = {}
+  for _, key in ipairs(slices) do
+    if tonumber(redis.call('HGET', key, '') or 0) > now then
+      for i, record in ipairs(redis.call('HMGET', key, unpack(fields))) do
+        found[fields[i]] = found[fields[i]] or record or nil
+      end
+    end
+  end
+  return found
+end
+
 -- Another entry may hold the ID: its record is not ours to take away.
 local function forget_record(slices, now, field, expected)
   if find_record(slices, now, field) ~= expected then return end

@@ -1,23 +1,5 @@
 -- settled.lua: may an entry leave the stream, or does another group still need it?
 
-local function id_parts(id)
-  local ms, seq = string.match(id, '^(%d+)-(%d+)$')
-  return ms, seq
-end
-
--- IDs are two 64-bit numbers, which Lua's doubles cannot hold: compare as text, longer first.
-local function number_after(a, b)
-  if #a ~= #b then return #a > #b end
-  return a > b
-end
-
-local function id_after(a, b)
-  local a_ms, a_seq = id_parts(a)
-  local b_ms, b_seq = id_parts(b)
-  if a_ms ~= b_ms then return number_after(a_ms, b_ms) end
-  return number_after(a_seq, b_seq)
-end
-
 local function other_groups(stream, group)
   local others = {}
   for _, row in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
@@ -32,17 +14,20 @@ end
 local function delete_settled(stream, group, ids)
   if #ids == 0 then return end
   local others = other_groups(stream, group)
-  local free = {}
-  for _, id in ipairs(ids) do
-    local needed = false
-    for _, other in ipairs(others) do
-      if id_after(id, other['last-delivered-id'])
-        or redis.call('XPENDING', stream, other.name, id, id, 1)[1] then
-        needed = true
-        break
+  local free = ids
+  if #others > 0 then
+    free = {}
+    for _, id in ipairs(ids) do
+      local needed = false
+      for _, other in ipairs(others) do
+        if id_after(id, other['last-delivered-id'])
+          or redis.call('XPENDING', stream, other.name, id, id, 1)[1] then
+          needed = true
+          break
+        end
       end
+      if not needed then free[#free + 1] = id end
     end
-    if not needed then free[#free + 1] = id end
   end
   if #free > 0 then redis.call('XDEL', stream, unpack(free)) end
 end

@@ -154,11 +154,12 @@ def _report(spec: Spec[T], moved: Moved) -> None:
 
 def _sort(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery]) -> Sorted[T]:
     found: Sorted[T] = Sorted([delivery.entry_id for delivery in deliveries])
+    job_of, chosen = spec.codec.job, JobIdKind.CHOSEN  # looked up once, not once an entry
     for delivery in deliveries:
-        job = spec.codec.job(delivery.entry_id, delivery.fields, deliveries=delivery.count, consumer=consumer)
+        job = job_of(delivery.entry_id, delivery.fields, deliveries=delivery.count, consumer=consumer)
         match job:
             case Job():
-                (found.chosen if job._kind is JobIdKind.CHOSEN else found.jobs).append(job)  # noqa: SLF001
+                (found.chosen if job._kind is chosen else found.jobs).append(job)  # noqa: SLF001
             case OtherGroups(group):
                 found.others.append((Held(delivery.entry_id, delivery.count), group))
             case Malformed(reason, error):
