@@ -4,8 +4,7 @@
 -- KEYS[2..5]  ids     T:ids:<slice>   hashes, job ID -> queued <entry ID> | done <entry ID>
 -- ARGV[1]  slice length in ms
 -- ARGV[2]  most entries that may be ready (not read by the group that is furthest behind), or 0 for no limit
--- ARGV[3]  retention, delete or keep
--- ARGV[4..]  per job: its ID or '' (none was chosen), how many fields and values follow, field, value, field, value ...
+-- ARGV[3..]  per job: its ID or '' (none was chosen), how many fields and values follow, field, value, field, value ...
 --
 -- Returns  per job  { 1, entry ID, 'ready' }    added
 --                   { 0, entry ID, 'ready' }    known: a group that handles it has not read it yet
@@ -25,24 +24,31 @@ local stream = KEYS[1]
 local ids = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
 local slice_ms = tonumber(ARGV[1])
 local max_ready = tonumber(ARGV[2])
-local retention = ARGV[3]
 
 local wrong = check_slices(ids)
 if wrong then return wrong end
 
--- Where the server does not know the lag (6.2, or after a deletion): one by one, never more than the limit.
-local function count_unread(last)
-  local count = 0
-  while count < max_ready do
-    local page = redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 100)
-    count = count + #page
-    if #page < 100 then break end
-    last = page[100][1]
+local LOOK = 1000 -- entries counted on either side where the server says how many are unread
+
+-- Entries behind `last`. Counted from there on, and from the head up to there, at once: whichever ends first tells, so the
+-- backlog may be long, and so may be what is pending or kept. Nil where neither ends within `most`.
+local function count_unread(last, length, most)
+  local unread, read = 0, 0
+  local behind, first = last, '-'
+  while unread < most do
+    local page = redis.call('XRANGE', stream, '(' .. behind, '+', 'COUNT', 100)
+    unread = unread + #page
+    if #page < 100 or unread >= max_ready then return unread end
+    behind = page[100][1]
+    page = redis.call('XRANGE', stream, first, last, 'COUNT', 100)
+    read = read + #page
+    if #page < 100 then return length - read end
+    first = '(' .. page[100][1]
   end
-  return count
 end
 
--- Exact where it matters: below the limit it may be too high by what is pending or kept.
+-- Exact where it matters: below the limit it may be too high by what is pending or kept. The server's lag is unknown on 6.2
+-- and after some deletions, and on 7.0 too high after others (a job that is cancelled), never too low.
 local function count_ready()
   local length = redis.call('XLEN', stream)
   if length < max_ready then return length end
@@ -50,11 +56,9 @@ local function count_ready()
   if #groups == 0 then return length end
   local most = 0
   for _, group in ipairs(groups) do
-    local count = group.lag
-    if not count then
-      count = length - group.pending
-      -- With one group, what was settled is deleted: the rest is unread, but for pending entries that lost their body.
-      if count >= max_ready and (#groups > 1 or retention == 'keep') then count = count_unread(group['last-delivered-id']) end
+    local count = group.lag or nil
+    if not count or count >= max_ready then
+      count = count_unread(group['last-delivered-id'], length, count and LOOK or max_ready) or count or max_ready
     end
     most = math.max(most, math.min(count, length))
   end
@@ -88,7 +92,7 @@ local function add(job_id, first, last)
 end
 
 local answers, refused = {}, nil
-local at = 4
+local at = 3
 while at <= #ARGV and not refused do
   local last = at + 1 + tonumber(ARGV[at + 1])
   local answer = answers[#answers]

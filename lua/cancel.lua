@@ -30,7 +30,7 @@ local record = find_record(ids, now, job_id)
 local word, entry_id = string.match(record or '', '^(%a+) (.*)$')
 if word == 'done' then return { -1, 'done' } end
 -- A generated ID is the ID of its first entry.
-entry_id = entry_id or string.match(job_id, '^%d+%-%d+$')
+entry_id = entry_id or (is_id(job_id) and job_id)
 if not entry_id or redis.call('EXISTS', stream) == 0 then return { 0 } end
 
 local state, entry = entry_state(stream, entry_id)

@@ -26,7 +26,7 @@ for i = 1, #ARGV do
   if letter then
     local about, original = read_letter(letter[2])
     redis.call('XDEL', dead, ARGV[i])
-    if is_reference(about, original) and unkeep_entry(meta, about.source) and not entry_state(stream, about.source) then
+    if is_reference(about, original) and about.source and unkeep_entry(meta, about.source) and not entry_state(stream, about.source) then
       redis.call('XDEL', stream, about.source)
     end
   end

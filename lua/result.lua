@@ -7,13 +7,13 @@
 -- ARGV[2]  job ID
 --
 -- Returns  { 'done', result }  the group has finished it; result is '' where the handler gave none
---          { 'pending' }       a group has it in hand
---          { 'ready' }         a group that handles it has not read it yet
---          { 'unknown' }       never added, dead, cancelled, or forgotten
+--          { 'pending' }       the group has it in hand
+--          { 'ready' }         the group has not read it yet, or there is no such group yet
+--          { 'unknown' }       never added, dead, cancelled, forgotten, or settled without a record
 --          error WRONGTYPE     a slice of T:ids or T:done is no hash
 --
 -- Atomic because a job that is moved on between two looks would be seen nowhere. Writes nothing. Redis >= 6.2.
--- Uses: ids, groups, records
+-- Uses: fence, ids, groups, records
 
 local stream = KEYS[1]
 local ids = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
@@ -30,6 +30,20 @@ if word == 'done' then return { word, value } end
 local entry_id = word == 'running' and value
 if not entry_id then
   word, value = string.match(find_record(ids, now, job_id) or '', '^(%a+) (.*)$')
-  entry_id = word == 'queued' and value or string.match(job_id, '^%d+%-%d+$')
+  entry_id = word == 'queued' and value or (is_id(job_id) and job_id)
 end
-return { entry_id and entry_state(stream, entry_id) or 'unknown' }
+if not entry_id then return { 'unknown' } end
+
+-- Only of this group: what others still have to do with the job is theirs.
+local exists = false
+for _, row in ipairs(group_rows(stream)) do
+  if row.name == group then
+    exists = true
+    if pending_rows(stream, group, entry_id, entry_id, 1)[1] then return { 'pending' } end
+    if not id_after(entry_id, row['last-delivered-id']) then return { 'unknown' } end
+  end
+end
+local entry = redis.call('EXISTS', stream) == 1 and first_entry(stream, entry_id, entry_id)
+local only = entry and only_group(entry[2])
+local waits = entry and (only == group or (exists and not only) or (not exists and not only))
+return { waits and 'ready' or 'unknown' }

@@ -5,12 +5,13 @@
 -- ARGV[1]  ms that finished entries are kept, or '' for no such rule
 -- ARGV[2]  most entries that the stream may hold before finished ones go, or '' for no such rule
 -- ARGV[3]  most entries to look at one by one
--- ARGV[4]  entry ID to start at, or '' to start where the last such pass ended, and to note where this one ends
+-- ARGV[4]  cursor to start at (the first is 0-0), or '' to start where the last such pass ended, and to note where this one
+--          ends
 -- ARGV[5]  entry ID to stop at, or '' for the last one that every group has read
 --
 -- Returns  { removed, cursor, stop }
 --          removed  how many entries
---          cursor   entry ID to go on from, or '' when the end was reached
+--          cursor   where to go on: ( and an entry ID, a comma, how many entries up to it stay; '' when the end was reached
 --          stop     entry ID at which this walk stops
 --          error WRONGTYPE  the stream's key holds something else; nothing was written
 --
@@ -64,34 +65,45 @@ if not kept and not keep_last then
   if removed > 0 then return answer(removed, from) end
 end
 
-local excess = keep_last and redis.call('XLEN', stream) - keep_last or 0
-local function may_go(id)
-  if kept and redis.call('HEXISTS', meta, 'kept:' .. id) == 1 then return false end
+-- Entries from the cursor on that are not among the newest. What stays before it counts, so it travels with the cursor.
+local cursor, stay = string.match(from, '^([^,]+),?(%d*)$')
+stay = tonumber(stay) or 0
+local excess = keep_last and redis.call('XLEN', stream) - stay - keep_last or 0
+local function lets_go(id)
   if not cutoff and not keep_last then return true end
   return (cutoff and id_after(cutoff, id)) or excess > 0
+end
+local function is_kept(id) return kept and redis.call('HEXISTS', meta, 'kept:' .. id) == 1 end
+
+-- By pages: there may be more pending than entries, since some may have lost their bodies.
+local function note_pending(group, first, last, pending)
+  local start = first
+  while true do
+    local rows = redis.call('XPENDING', stream, group, start, last, 100)
+    for _, row in ipairs(rows) do pending[row[1]] = true end
+    if #rows < 100 then return end
+    start = '(' .. rows[100][1]
+  end
 end
 
 -- The rest one by one, between entries that are pending. Bodies come with the IDs, so pages grow only while those are small.
 local removed, page = 0, 10
-local cursor = from
 while look > 0 do
   local rows = redis.call('XRANGE', stream, cursor, stop, 'COUNT', math.min(page, look))
   if #rows == 0 then return answer(removed, '') end
   local bytes, pending, gone = 0, {}, {}
   local last = rows[#rows][1]
-  for _, group in ipairs(groups) do
-    for _, row in ipairs(redis.call('XPENDING', stream, group.name, rows[1][1], last, #rows)) do pending[row[1]] = true end
-  end
+  for _, group in ipairs(groups) do note_pending(group.name, rows[1][1], last, pending) end
   for _, row in ipairs(rows) do
     for _, part in ipairs(row[2]) do bytes = bytes + #part end
-    if not pending[row[1]] and may_go(row[1]) then
-      gone[#gone + 1] = row[1]
-      excess = excess - 1
-    end
+    if lets_go(row[1]) and not pending[row[1]] and not is_kept(row[1]) then gone[#gone + 1] = row[1]
+    else stay = stay + 1 end
+    excess = excess - 1
   end
   if #gone > 0 then removed = removed + redis.call('XDEL', stream, unpack(gone)) end
+  if not lets_go(last) then return answer(removed, '') end -- nor anything behind it
   look = look - #rows
   page = bytes < 65536 and 100 or 10
   cursor = '(' .. last
 end
-return answer(removed, string.sub(cursor, 2))
+return answer(removed, cursor .. ',' .. string.format('%.0f', stay))

@@ -135,7 +135,7 @@ def add(keys: Keys, options: StreamOptions, *, jobs: Sequence[NewJob]) -> Script
     def decode(reply: Reply) -> list[tuple[int, str, str]]:
         return [(code, text(value), text(state)) for code, value, state in reply]
 
-    argv: list[Arg] = [options.slice_ms, options.max_ready or 0, options.retention]
+    argv: list[Arg] = [options.slice_ms, options.max_ready or 0]
     for job in jobs:
         argv += (job.job_id or "", len(job.fields), *job.fields)
     return Script("add", (keys.stream, *keys.ids), tuple(argv), decode)

@@ -50,6 +50,17 @@ def check_name(value: str, what: str) -> str:
     return value
 
 
+def check_flag(value: bool, what: str) -> bool:  # noqa: FBT001  # the value itself, not a switch
+    """Return `value` if it is True or False: a text such as "no" must not pass for yes.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{what} must be True or False, not {value!r:.80}")
+    return value
+
+
 def check_id(value: str, what: str) -> str:
     """Return `value` if it may be a job ID or an effect's key: 1 to 512 bytes of UTF-8 without control characters.
 

@@ -79,8 +79,10 @@ class StreamOptions:
 
     def __post_init__(self) -> None:
         check_name(self.group, "group")
-        if isinstance(self.groups, str):
-            raise ConfigurationError(f"groups must be several names, such as ({self.groups!r},), not one")
+        if isinstance(self.groups, str) or not isinstance(self.groups, Iterable):
+            raise ConfigurationError(
+                f"groups must be several names, such as ('mail', 'audit'), not {self.groups!r:.80}"
+            )
         others = tuple(check_name(name, "group") for name in self.groups)
         if self.group_start not in get_args(GroupStart):
             raise ConfigurationError(f"group_start must be 'all' or 'new', not {self.group_start!r}")

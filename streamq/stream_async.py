@@ -381,7 +381,7 @@ class AsyncStream(Generic[T]):
     async def inspect(self) -> Snapshot:
         """The stream at this moment. Changes nothing; works for a stream that was never used, and with read-only users.
 
-        Round trips: 1; up to 10 more per group where the server does not know how much is unread.
+        Round trips: 1; 2 more per group with entries to read, up to 11 where the server does not know how many.
         """
         return await self._run(inspect.snapshot(self._spec))
 
@@ -536,6 +536,7 @@ class AsyncDeadLetters(Generic[T]):
 
         Raises:
             ConfigurationError: An ID is not valid, or `new_id` is given for several. Nothing more was moved.
+            StreamqError: Anything that broke off the work; ``partial`` holds what was done before it.
 
         Round trips: 1 per 10. Atomic: each letter (a script).
         """
@@ -562,12 +563,12 @@ class AsyncDeadLetters(Generic[T]):
 
         Round trips: 1 per 100; with `older_than` 2 per 10. Atomic: each request (a script).
         """
-        if (letter_ids is None) == (older_than is None):
-            raise ConfigurationError("purge takes IDs of letters, or older_than, and not both")
-        if letter_ids is not None:
+        if letter_ids is not None and older_than is None:
             count: int = await self._operate(letters.purge(self._spec, letter_ids))
+        elif letter_ids is not None or older_than is None:
+            raise ConfigurationError("purge takes IDs of letters, or older_than, and not both")
         else:
-            count = await self._operate(letters.purge_older(self._spec, to_ms(older_than or 0, "older_than")))
+            count = await self._operate(letters.purge_older(self._spec, to_ms(older_than, "older_than")))
         return count
 
 

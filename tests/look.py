@@ -35,8 +35,11 @@ class State:
         dead: Source ID and reason of each dead letter, oldest first.
         ids: Job ID -> record for producers.
         done: ``<group>/<job ID>`` -> record for consumers.
-        counters: Of ``T:meta``, without cursors.
+        counters: Of ``T:meta``, without cursors and what follows.
         scheduled: Members of the timer.
+        kept: Entry ID -> how many dead letters refer to it.
+        paused: Whether the stream is.
+        wake: What sleepers were told last.
     """
 
     stream: list[str] = field(default_factory=list)
@@ -46,20 +49,30 @@ class State:
     done: dict[str, str] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     scheduled: list[str] = field(default_factory=list)
+    kept: dict[str, int] = field(default_factory=dict)
+    paused: bool = False
+    wake: list[str] = field(default_factory=list)
 
 
 def state(raw: redis.Redis, stream: Any, *, group: str = "workers") -> State:
     """Everything at one moment."""
     keys = stream._spec.keys
-    meta = pairs(call(raw, "HGETALL", keys.meta))
+    meta = {name.decode(): value.decode() for name, value in pairs(call(raw, "HGETALL", keys.meta))}
+    kept = {name.removeprefix("kept:"): int(value) for name, value in meta.items() if name.startswith("kept:")}
+    assert int(meta.pop("kept", 0)) == len(kept)
     return State(
         stream=[entry_id for entry_id, _ in entries(raw, keys.stream)],
         pending=pending(raw, stream, group=group),
         dead=[(letter[b"dead:source"], letter[b"dead:reason"]) for letter in letters(raw, stream)],
         ids=records(raw, keys.ids),
         done=records(raw, keys.done),
-        counters={name.decode(): int(value) for name, value in meta if not name.startswith(b"cursor:")},
+        counters={
+            name: int(value) for name, value in meta.items() if not name.startswith(("cursor:", "kept:", "paused"))
+        },
         scheduled=[member.decode() for member in call(raw, "ZRANGE", keys.scheduled, 0, -1)],
+        kept=kept,
+        paused="paused" in meta,
+        wake=[dict(fields)[b"paused"].decode() for _, fields in entries(raw, keys.wake)],
     )
 
 
@@ -107,15 +120,37 @@ def records(raw: redis.Redis, slices: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def groups(raw: redis.Redis, stream: Any) -> dict[str, str]:
+    """The consumer groups: name -> last ID delivered; none without the stream."""
+    try:
+        rows = call(raw, "XINFO", "GROUPS", stream._spec.keys.stream)
+    except redis.ResponseError:
+        return {}
+    found = [dict(zip(row[::2], row[1::2], strict=True)) for row in rows]
+    return {row[b"name"].decode(): row[b"last-delivered-id"].decode() for row in found}
+
+
+def by_hand(raw: redis.Redis, stream: Any, *fields: Any) -> str:
+    """XADD, as a plain producer does it; the entry's ID."""
+    entry_id: bytes = call(raw, "XADD", stream._spec.keys.stream, "*", *fields)
+    return entry_id.decode()
+
+
 def age(
-    raw: redis.Redis, stream: Any, ids: Iterable[str] | None = None, *, idle: float = 3600, count: int | None = None
+    raw: redis.Redis,
+    stream: Any,
+    ids: Iterable[str] | None = None,
+    *,
+    idle: float = 3600,
+    count: int | None = None,
+    group: str = "workers",
 ) -> None:
     """Make pending entries look silent for `idle` seconds (owner unchanged), and delivered `count` times if given."""
-    owners = pending(raw, stream)
+    owners = pending(raw, stream, group=group)
     more = [] if count is None else ["RETRYCOUNT", count]
     for entry_id in list(owners) if ids is None else ids:
         args = ("IDLE", round(idle * 1000), *more, "JUSTID")
-        moved = call(raw, "XCLAIM", stream._spec.keys.stream, "workers", owners[entry_id].consumer, 0, entry_id, *args)
+        moved = call(raw, "XCLAIM", stream._spec.keys.stream, group, owners[entry_id].consumer, 0, entry_id, *args)
         assert moved == [entry_id.encode()]
 
 

@@ -12,3 +12,12 @@ local function id_after(a, b)
   if a_ms ~= b_ms then return number_after(a_ms, b_ms) end
   return number_after(a_seq, b_seq)
 end
+
+-- Whether a text is an entry ID as the server writes it: for others its commands raise an error.
+local function is_id(text)
+  local ms, seq = string.match(text, '^(%d+)-(%d+)$')
+  local function is_number(part)
+    return (part == '0' or string.sub(part, 1, 1) ~= '0') and not number_after(part, '18446744073709551615')
+  end
+  return ms ~= nil and is_number(ms) and is_number(seq)
+end

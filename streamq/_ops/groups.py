@@ -11,7 +11,7 @@ from streamq._scripts import text
 from streamq._scripts_upkeep import Dropped
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, JobStateError, ServerError
-from streamq.keys import check_name
+from streamq.keys import check_flag, check_name
 from streamq.options import GroupStart
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def _names(spec: Spec[T], error: Exception) -> Plan[list[str]]:
 def drop(spec: Spec[T], name: str, *, force: bool) -> Plan[bool]:
     """Remove a group; False if there is none. One request; atomic."""
     answer: Dropped = yield from ask(
-        _scripts_upkeep.drop_group(spec.keys, group=check_name(name, "group"), force=force)
+        _scripts_upkeep.drop_group(spec.keys, group=check_name(name, "group"), force=check_flag(force, "force"))
     )
     if answer.code < 0:
         left = f"{answer.pending:,} pending entries" if answer.pending else "entries that it has not read"

@@ -17,6 +17,9 @@ COUNTED = 10_000
 
 _PAGE = 1_000
 
+DOUBTED = 10
+"""Up to here a lag is counted again: Redis 7.0's is too high for a while after unread entries were removed (cancelled)."""
+
 UNHEARD_MS = 60_000
 """A group is abandoned when none of its consumers was heard of for so long, or for a lease if that is longer."""
 
@@ -102,8 +105,9 @@ def _group(
 
 def _ready(spec: Spec[T], row: dict[str, Any]) -> Plan[tuple[int, bool]]:
     """Entries the group has not read, and whether that is exact."""
-    if row.get("lag") is not None:
-        return row["lag"], True
+    lag = row.get("lag")
+    if lag == 0 or (lag is not None and lag > DOUBTED):
+        return lag, True
     stream = spec.keys.stream
     last = text(row["last-delivered-id"])
     count = 0

@@ -13,7 +13,7 @@ from streamq import _scripts_upkeep
 from streamq._requests import Command, Pipeline, Plan, ask, ask_each
 from streamq._scripts import text
 from streamq._spec import Spec
-from streamq.errors import ConfigurationError
+from streamq.errors import ConfigurationError, StreamqError
 from streamq.keys import check_id
 from streamq.messages import DeadLetter, Redriven
 
@@ -22,15 +22,18 @@ T = TypeVar("T")
 REDRIVEN = 10
 """Letters of one write of `redrive`: each copies a body on the server."""
 
+MAX_REDRIVES = 1_000_000
+"""Highest `max_redrives`: a bound that nobody reaches, which the script can still count."""
+
 PURGED = 100
 """Letters of one request of `purge`."""
 
-_ENTRY_ID = re.compile(r"\d{1,20}-\d{1,20}")
+_ENTRY_ID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 
 
 def listing(spec: Spec[T], *, count: int, after: str | None) -> Plan[list[DeadLetter]]:
     """Dead letters, oldest first. One request."""
-    start = "-" if after is None else f"({after}"
+    start = "-" if after is None else f"({_checked(after)}"
     name = spec.keys.name
 
     def decode(reply: Any) -> list[DeadLetter]:
@@ -47,7 +50,7 @@ def get(spec: Spec[T], letter_id: str) -> Plan[DeadLetter | None]:
     if not found:
         return None
     letter = _letter(name, *found[0])
-    if letter.reason != "oversized" or letter.fields or not _ENTRY_ID.fullmatch(letter.source_id):
+    if letter.reason != "oversized" or letter.fields or not _is_entry_id(letter.source_id):
         return letter
     source = letter.source_id
     kept = yield from ask(Command(("XRANGE", stream, source, source, "COUNT", 1), (stream,), _rows))
@@ -55,10 +58,28 @@ def get(spec: Spec[T], letter_id: str) -> Plan[DeadLetter | None]:
 
 
 def redrive(spec: Spec[T], letter_ids: Iterable[str], *, new_id: str | None, max_redrives: int) -> Plan[Redriven]:
-    """Give jobs back to the groups that gave them up. One write per ten letters; each letter by itself atomic."""
-    done = Redriven(moved={}, superseded={}, refused={}, missing=[])
+    """Give jobs back to the groups that gave them up. One write per ten letters; each letter by itself atomic.
+
+    An error carries what was done as ``partial``.
+    """
     if new_id is not None:
         check_id(new_id, "job ID")
+    if isinstance(max_redrives, bool) or not isinstance(max_redrives, int) or not 0 <= max_redrives <= MAX_REDRIVES:
+        raise ConfigurationError(
+            f"max_redrives must be a whole number from 0 to {MAX_REDRIVES:,}, not {max_redrives!r:.80}"
+        )
+    done = Redriven(moved={}, superseded={}, refused={}, missing=[])
+    try:
+        yield from _redrive_each(spec, letter_ids, new_id, max_redrives, done)
+    except StreamqError as error:
+        error.partial = done  # type: ignore[attr-defined]  # documented at DeadLetters.redrive
+        raise
+    return done
+
+
+def _redrive_each(
+    spec: Spec[T], letter_ids: Iterable[str], new_id: str | None, max_redrives: int, done: Redriven
+) -> Plan[None]:
     for ids in _batches(letter_ids, REDRIVEN):
         answers = yield from ask_each(
             Pipeline(
@@ -82,7 +103,6 @@ def redrive(spec: Spec[T], letter_ids: Iterable[str], *, new_id: str | None, max
                     done.refused[letter_id] = why
                 case _:
                     done.missing.append(letter_id)
-    return done
 
 
 def purge(spec: Spec[T], letter_ids: Iterable[str]) -> Plan[int]:
@@ -109,6 +129,8 @@ def purge_older(spec: Spec[T], age_ms: int) -> Plan[int]:
 def _batches(letter_ids: Iterable[str], size: int) -> Iterator[Sequence[str]]:
     if isinstance(letter_ids, str):
         letter_ids = (letter_ids,)
+    if not isinstance(letter_ids, Iterable):
+        raise ConfigurationError(f"IDs of dead letters must be a str or several, not {letter_ids!r:.80}")
     seen: list[str] = []
     for letter_id in letter_ids:
         seen.append(_checked(letter_id))
@@ -119,8 +141,13 @@ def _batches(letter_ids: Iterable[str], size: int) -> Iterator[Sequence[str]]:
         yield seen
 
 
+def _is_entry_id(value: str) -> bool:
+    found = _ENTRY_ID.fullmatch(value)
+    return found is not None and max(int(found[1]), int(found[2])) < 2**64
+
+
 def _checked(letter_id: str) -> str:
-    if not isinstance(letter_id, str) or not _ENTRY_ID.fullmatch(letter_id):
+    if not isinstance(letter_id, str) or not _is_entry_id(letter_id):
         raise ConfigurationError(f"{letter_id!r:.80} is no ID of a dead letter: those look like 1700000000000-0")
     return letter_id
 

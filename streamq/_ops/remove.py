@@ -10,6 +10,7 @@ from streamq._scripts import text
 from streamq._scripts_upkeep import Left
 from streamq._spec import Spec
 from streamq.errors import JobStateError
+from streamq.keys import check_flag
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ def delete(spec: Spec[T], *, force: bool) -> Plan[int]:
     The first request removes what holds jobs, atomically; then come keys of effects and maintenance, found by SCAN: one
     request per 1,000 keys of the server, and one per 100 found. Whatever breaks it off, calling it again goes on.
     """
-    answer = yield from ask(_scripts_upkeep.delete(spec.keys, force=force))
+    answer = yield from ask(_scripts_upkeep.delete(spec.keys, force=check_flag(force, "force")))
     if isinstance(answer, Left):
         raise _has_work(spec, answer)
     removed = answer
