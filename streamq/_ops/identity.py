@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import TypeVar
 
 from streamq import _scripts
-from streamq._requests import Plan, ask
+from streamq._requests import Pipeline, Plan, ask, ask_each
 from streamq._scripts import Held
 from streamq._spec import Spec
 from streamq.effects import Effects
@@ -54,3 +54,8 @@ def once(spec: Spec[T], once_id: str, effects: Effects) -> Plan[bool]:
     if isinstance(answer, EffectError):
         raise answer
     return answer
+
+
+def sweep(spec: Spec[T]) -> Plan[None]:
+    """Forget IDs that are due. What the server refuses, the next step that must remember something will say."""
+    yield from ask_each(Pipeline((_scripts.sweep(spec.keys),)))

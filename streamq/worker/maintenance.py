@@ -1,4 +1,7 @@
-"""One worker per tick takes over what dead ones left. A token per tick, not an office: nothing is held, nothing to recover."""
+"""One worker per tick takes over what dead ones left, and forgets job IDs that are due.
+
+A token per tick, not an office: nothing is held, nothing to recover.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from streamq._flows import intake
+from streamq._ops import identity
 from streamq._requests import Command, Plan, ask
 from streamq._spec import Spec
 from streamq.errors import ServerError
@@ -25,7 +29,7 @@ def tick_ms(lease_ms: int) -> int:
 def reclaim(
     spec: Spec[T], consumer: str, *, count: int, exclude: Iterable[str], has_token: bool
 ) -> Plan[Reclaimed[T] | None]:
-    """Reclaim a page if this tick's token is free; None if another worker has it.
+    """Reclaim a page, and forget IDs that are due, if this tick's token is free; None if another worker has it.
 
     Claims without charging: the worker counts the start itself.
 
@@ -46,6 +50,7 @@ def reclaim(
             if error.code != "OOM":
                 raise
             # Memory is full: the token only spares work. Reclaiming writes nothing new, and drains what fills the memory.
+        yield from identity.sweep(spec)
     return (
         yield from intake.reclaim(spec, consumer, count=count, min_idle_ms=None, raise_count=False, exclude=exclude)
     )

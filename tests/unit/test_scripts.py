@@ -11,7 +11,7 @@ import pytest
 
 from streamq import Backoff, Effects, StreamOptions, _scripts
 from streamq._drivers import exchange
-from streamq._ops import lease
+from streamq._ops import identity, lease
 from streamq._scripts import Held, Settled, Source
 from streamq.keys import Keys
 from streamq.messages import JobIdKind
@@ -74,6 +74,7 @@ def calls():
         "renew": _scripts.renew(keys, options, batch=[held], **c),
         "retry": _scripts.retry(keys, options, item=item, enqueued_ms=1, attempt=2, errors=b"[]", **c),
         "start": _scripts.start(keys, options, targets=[held], **c),
+        "sweep": _scripts.sweep(keys),
     }
 
 
@@ -229,6 +230,8 @@ def test_scripts_touch_declared_keys_only(make_stream, raw, harness, retention):
     s.reject(jobs[4], "no")
     s.release(jobs[5])
     s.once("x", Effects().hincrby("h", "n").rpush("list", "x"))
+    raw.hset(next(key for key in s._spec.keys.done if raw.exists(key)), "", 1)  # due
+    s.run(identity.sweep(s._spec))
     held = [Held(job.entry_id, job.deliveries) for job in jobs[6:9]]
     s.run(lease.renew(s._spec, "w", held))
     look.age(raw, s)
