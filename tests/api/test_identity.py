@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from contextlib import ExitStack
 
 import children
 import look
 import pytest
 import redis
+from benchmarks import records
 from look import Row, State
 
 from streamq import Backoff, ConfigurationError, EffectError, Effects, LeaseLostError
@@ -553,28 +552,13 @@ def test_once_records_vanish_too(make_stream, raw):
 
 @pytest.mark.full
 @pytest.mark.covers("I2")
-def test_the_server_does_not_stand_still_when_records_are_forgotten(make_stream, raw, redis_url):
-    s = make_stream()
-    key = s._spec.keys.done[0]
-    for start in range(0, 500_000, 1_000):
-        raw.hset(key, mapping={f"workers/{n:036d}": "done " for n in range(start, start + 1_000)})
-    raw.hset(key, "", 1)
-    took, gone = [], threading.Event()
-
-    def ping():
-        with redis.Redis.from_url(redis_url, single_connection_client=True) as client:
-            while not gone.is_set():
-                begin = time.monotonic()
-                client.ping()
-                took.append(time.monotonic() - begin)
-
-    pinging = threading.Thread(target=ping)
-    pinging.start()
-    time.sleep(0.2)
-    assert s.once("a", Effects().incrby("n")) is True
-    assert raw.hlen(key) <= 2  # it may be the slice of this turn
-    time.sleep(0.8)
-    gone.set()
-    pinging.join()
-    assert sorted(took)[len(took) * 99 // 100] < 0.010
-    assert max(took) < 0.100  # expired instead, it takes 250 ms and more
+@pytest.mark.parametrize("backend", ["redis-7.0", "valkey-9"], indirect=True)
+def test_the_server_does_not_stand_still_when_records_are_forgotten(new_server):
+    """Not the wheel of Redis 6.2: it is built without jemalloc, and glibc tidies up after the background in the foreground."""
+    server = new_server()
+    with redis.Redis.from_url(server.url, single_connection_client=True) as client:
+        scene = records.Scene(server, client, 500_000)
+        late = scene.due_at_write()
+        scene.stream.close()
+        assert client.hlen(scene.keys.done[scene.current]) == 2
+    assert late.of(99) < 10
