@@ -88,13 +88,9 @@ class Cost:
 
 
 def server_us(raw: redis.Redis) -> float:
-    """Time spent in commands since the last call. Those of scripts are also in their script's time: not counted twice."""
-    stats = raw.info("commandstats")
-    raw.config_resetstat()
-    outer = ("cmdstat_evalsha", "cmdstat_eval")
-    if any(name in stats for name in outer):
-        return sum(stats[name]["usec"] for name in outer if name in stats)
-    return stats.get("cmdstat_xadd", stats.get("cmdstat_set", {"usec": 0}))["usec"]
+    """CPU time that the server has used so far: not its commands' duration, which grows with other work on the machine."""
+    cpu = raw.info("cpu")
+    return (cpu["used_cpu_user"] + cpu["used_cpu_sys"]) * 1e6
 
 
 def cost_of_jobs(backend: Backend, count: int, *, chosen: bool, result: bytes = b"") -> Cost:
@@ -105,50 +101,64 @@ def cost_of_jobs(backend: Backend, count: int, *, chosen: bool, result: bytes = 
         stream.add({}, **({"job_id": "first"} if chosen else {}))
         stream.ack(stream.read("w"))  # what exists once is made before memory is read
         before = raw.info("memory")["used_memory"]
-        server_us(raw)
         payloads = [{"id": job_id} for job_id in new_ids(count)]
+        start = server_us(raw)
         stream.add_many(payloads, **({"job_id": lambda p: p["id"]} if chosen else {}))
-        add_us = server_us(raw)
+        add_us = server_us(raw) - start
         acked, ack_us = 0, 0.0
         while jobs := stream.read("w", count=BATCH):
             # As a worker settles: acknowledgements and results of many jobs in one call.
             batch = [Settled(job.entry_id, job.deliveries, job._kind, job.id, result) for job in jobs]
-            server_us(raw)
+            start = server_us(raw)
             acked += sum(stream._run(ask(_scripts.ack(keys, options, consumer="w", batch=batch))))
-            ack_us += server_us(raw)
+            ack_us += server_us(raw) - start
         assert acked == count
         used = raw.info("memory")["used_memory"] - before
         stream.close()
     return Cost(used / count, add_us / count, ack_us / count)
 
 
-def cost_of_keys(backend: Backend, count: int, *, result: bytes = b"") -> Cost:
-    """The same two records of an ID as a key each, with a TTL: SET in pipelines."""
+PUT = """
+local fields, pairs_ = {}, {}
+for i = 1, #ARGV, 2 do
+  fields[#fields + 1] = ARGV[i]
+  pairs_[i], pairs_[i + 1] = ARGV[i], ARGV[i + 1]
+end
+put_records(KEYS, server_ms(), 28800000, fields, pairs_)
+"""
+SET = "for i = 1, #ARGV, 2 do redis.call('SET', KEYS[1] .. ARGV[i], ARGV[i + 1], 'PX', 86400000) end"
+
+
+def cost_of_records(backend: Backend, count: int, *, sliced: bool, result: bytes = b"") -> Cost:
+    """Nothing but the two records of an ID, in slices or as a key each, by a script for 500 of them."""
     with fresh(backend) as (_, raw):
+        keys = Keys("cost")
+        shared = (_scripts._folder() / "shared" / "records.lua").read_text("utf-8")
+        script = raw.register_script(shared + PUT if sliced else SET)
         before = raw.info("memory")["used_memory"]
         took = []
         ids = new_ids(count)
-        keys = Keys("cost")
-        for name, value in ((f"{keys.prefix}:ids:", "done 1700000000000-0"), (f"{keys.prefix}:done:workers/", result)):
-            server_us(raw)
-            for batch in in_batches(ids):
-                with raw.pipeline(transaction=False) as pipe:
-                    for job_id in batch:
-                        pipe.set(name + job_id, value, px=86_400_000)
-                    pipe.execute()
-            took.append(server_us(raw) / count)
+        for slices, group, value in (
+            (keys.ids, "", "done 1700000000000-0"),
+            (keys.done, "workers/", b"done " + result),
+        ):
+            argvs = [[word for job_id in batch for word in (group + job_id, value)] for batch in in_batches(ids)]
+            start = server_us(raw)
+            for argv in argvs:
+                script(slices if sliced else [slices[0].removesuffix("0")], argv)
+            took.append((server_us(raw) - start) / count)
         return Cost((raw.info("memory")["used_memory"] - before) / count, *took)
 
 
 def cost(backends: Sequence[Backend], count: int) -> None:
-    say(f"### Memory and server time per job ID ({count:,} IDs of 36 characters, calls of {BATCH})\n")
+    say(f"### Memory and the server's CPU time per job ID ({count:,} IDs of 36 characters, calls of {BATCH})\n")
     size = f"a result of {len(RESULT)} bytes"
     kinds: tuple[tuple[str, Callable[[Backend, int], Cost]], ...] = (
         ("no job ID: nothing is remembered", partial(cost_of_jobs, chosen=False)),
         ("job ID", partial(cost_of_jobs, chosen=True)),
         (f"job ID and {size}", partial(cost_of_jobs, chosen=True, result=RESULT)),
-        ("two keys with a TTL instead, nothing but SET", cost_of_keys),
-        (f"the same, one with {size}", partial(cost_of_keys, result=RESULT)),
+        ("the two records of an ID alone, in slices", partial(cost_of_records, sliced=True)),
+        ("the same as two keys with a TTL", partial(cost_of_records, sliced=False)),
     )
 
     def rows() -> Iterator[Sequence[str]]:
