@@ -237,6 +237,15 @@ def once(keys: Keys, options: StreamOptions, *, once_id: str, effects: Effects) 
     return Script("once", (*keys.done, *data), (options.group, once_id, options.slice_ms, *effect_argv), decode)
 
 
+def sweep(keys: Keys) -> Script[None]:
+    """``sweep.lua``."""
+
+    def decode(_: Reply) -> None:
+        return None
+
+    return Script("sweep", (*keys.ids, *keys.done), (), decode)
+
+
 def claim_id(
     keys: Keys, options: StreamOptions, *, consumer: str, batch: Iterable[tuple[Held, str]]
 ) -> Script[list[tuple[int, str]]]:

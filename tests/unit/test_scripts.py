@@ -11,7 +11,7 @@ import pytest
 
 from streamq import Backoff, Effects, QueueFullError, StreamOptions, _scripts, _scripts_upkeep
 from streamq._drivers import exchange
-from streamq._ops import access, lease, trim
+from streamq._ops import access, identity, lease, trim
 from streamq._scripts import Held, NewJob, Settled, Source
 from streamq.keys import Keys
 from streamq.messages import JobIdKind
@@ -86,6 +86,7 @@ def calls():
         "start": _scripts.start(keys, options, targets=[held], **c),
         "tick": _scripts_upkeep.tick(keys, periods_ms={"trim": 1, "reclaim:g": 2}, **c),
         "trim": _scripts_upkeep.trim(keys, options, look=1, cursor="", stop=""),
+        "sweep": _scripts.sweep(keys),
     }
 
 
@@ -242,6 +243,8 @@ def test_scripts_touch_declared_keys_only(make_stream, raw, harness, retention):
     s.reject(jobs[4], "no")
     s.release(jobs[5])
     s.once("x", Effects().hincrby("h", "n").rpush("list", "x"))
+    raw.hset(next(key for key in s._spec.keys.done if raw.exists(key)), "", 1)  # due
+    s.run(identity.sweep(s._spec))
     held = [Held(job.entry_id, job.deliveries) for job in jobs[6:9]]
     s.run(lease.renew(s._spec, "w", held))
     look.age(raw, s)
