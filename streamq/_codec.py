@@ -86,7 +86,7 @@ class PayloadCodec(Generic[T]):
     def __init__(self, kind: type[T], max_bytes: int, codec: Codec = "json") -> None:
         self.kind = kind
         self.max_bytes = max_bytes
-        self.codec = codec
+        self.codec: Codec = codec
         self.raw = kind is bytes
         if self.raw and codec != "json":
             raise ConfigurationError(f"payloads of type bytes are stored raw: codec={codec!r} needs another type")
