@@ -23,7 +23,7 @@
 --
 -- Atomic because a job must be done exactly when its ID is remembered as done. XACK comes first of the writes, so that it
 -- works while memory is full; what comes after it cannot fail: the types were checked. Redis >= 6.2.
--- Uses: fence, records, ids, settled
+-- Uses: fence, records, ids, groups, settled
 
 local stream = KEYS[1]
 local meta = KEYS[2]
@@ -80,7 +80,7 @@ if retention == 'delete' then delete_settled(stream, group, mine) end
 redis.pcall('HINCRBY', meta, 'done:' .. group, #mine)
 if #notes == 0 then return codes end
 
-local done_fields, done_pairs, id_fields, id_pairs = {}, {}, {}, {}
+local done_fields, done_pairs, job_ids, their_entries = {}, {}, {}, {}
 for _, note in ipairs(notes) do
   if codes[note.place] == MINE then
     local field = group .. '/' .. note.job_id
@@ -88,13 +88,12 @@ for _, note in ipairs(notes) do
     done_pairs[#done_pairs + 1] = field
     done_pairs[#done_pairs + 1] = 'done ' .. note.result
     if note.kind == 'chosen' then
-      id_fields[#id_fields + 1] = note.job_id
-      id_pairs[#id_pairs + 1] = note.job_id
-      id_pairs[#id_pairs + 1] = 'done ' .. entry_ids[note.place]
+      job_ids[#job_ids + 1] = note.job_id
+      their_entries[#their_entries + 1] = entry_ids[note.place]
     end
   end
 end
 local now = server_ms()
 if #done_fields > 0 then put_records(done, now, slice_ms, done_fields, done_pairs) end
-if #id_fields > 0 then put_records(ids, now, slice_ms, id_fields, id_pairs) end
+if #job_ids > 0 then put_done_ids(stream, ids, group, now, slice_ms, job_ids, their_entries) end
 return codes

@@ -27,47 +27,58 @@ local max_ready = tonumber(ARGV[2])
 
 local wrong = check_slices(ids)
 if wrong then return wrong end
+local now = server_ms()
+local groups = group_rows(stream)
 
-local LOOK = 1000 -- entries counted on either side where the server says how many are unread
+local LOOK, BYTES = 1000, 4194304 -- most entries, and bytes of them, counted on either side
+
+local function size_of(page)
+  local bytes = 0
+  for _, entry in ipairs(page) do
+    for _, part in ipairs(entry[2]) do bytes = bytes + #part end
+  end
+  return bytes
+end
 
 -- Entries behind `last`. Counted from there on, and from the head up to there, at once: whichever ends first tells, so the
--- backlog may be long, and so may be what is pending or kept. Nil where neither ends within `most`.
-local function count_unread(last, length, most)
-  local unread, read = 0, 0
+-- backlog may be long, or what is pending and kept. Where both are, what is left uncounted passes for unread.
+local function count_unread(last, length)
+  local unread, read, bytes, size = 0, 0, 0, 10
   local behind, first = last, '-'
-  while unread < most do
-    local page = redis.call('XRANGE', stream, '(' .. behind, '+', 'COUNT', 100)
-    unread = unread + #page
-    if #page < 100 or unread >= max_ready then return unread end
-    behind = page[100][1]
-    page = redis.call('XRANGE', stream, first, last, 'COUNT', 100)
+  while unread < LOOK and bytes < BYTES do
+    local page = redis.call('XRANGE', stream, first, last, 'COUNT', size)
     read = read + #page
-    if #page < 100 then return length - read end
-    first = '(' .. page[100][1]
+    if #page < size then break end
+    first = '(' .. page[size][1]
+    bytes = bytes + size_of(page)
+    if not entry_behind(stream, behind) then return unread end
+    page = redis.call('XRANGE', stream, '(' .. behind, '+', 'COUNT', size)
+    unread = unread + #page
+    if #page < size or unread >= max_ready then return unread end
+    behind = page[size][1]
+    bytes = bytes + size_of(page)
+    size = bytes < 65536 and 100 or 10
   end
+  return length - read
 end
 
 -- Exact where it matters: below the limit it may be too high by what is pending or kept. The server's lag is unknown on 6.2
 -- and after some deletions, and on 7.0 too high after others (a job that is cancelled), never too low.
-local function count_ready()
+local function count_ready(more)
   local length = redis.call('XLEN', stream)
-  if length < max_ready then return length end
-  local groups = group_rows(stream)
+  if length + more <= max_ready then return length end
   if #groups == 0 then return length end
   local most = 0
   for _, group in ipairs(groups) do
-    local count = group.lag or nil
-    if not count or count >= max_ready then
-      count = count_unread(group['last-delivered-id'], length, count and LOOK or max_ready) or count or max_ready
-    end
+    local count = group.lag or length
+    if count + more > max_ready then count = math.min(count, count_unread(group['last-delivered-id'], length)) end
     most = math.max(most, math.min(count, length))
   end
   return most
 end
 
-local now = server_ms()
-local ready = max_ready > 0 and count_ready() or 0
 
+local ready
 local queued = {} -- of this batch: noted at the end, all at once
 local names, pairs_ = {}, {}
 
@@ -75,7 +86,7 @@ local function add(job_id, first, last)
   local record = job_id ~= '' and (queued[job_id] or find_record(ids, now, job_id))
   if record then
     local word, entry_id = string.match(record, '^(%a+) (.*)$')
-    local state = word == 'done' and 'done' or entry_state(stream, entry_id)
+    local state = word == 'done' and 'done' or (is_id(entry_id or '') and entry_state(stream, entry_id, groups))
     if state then return { 0, entry_id, state } end
   end
   if max_ready > 0 and ready >= max_ready then return { -1, tostring(ready), 'full' } end
@@ -91,8 +102,15 @@ local function add(job_id, first, last)
   return { 1, entry_id, 'ready' }
 end
 
+local jobs, at = 0, 3
+while at <= #ARGV do
+  jobs = jobs + 1
+  at = at + 2 + tonumber(ARGV[at + 1])
+end
+ready = max_ready > 0 and count_ready(jobs) or 0
+
 local answers, refused = {}, nil
-local at = 3
+at = 3
 while at <= #ARGV and not refused do
   local last = at + 1 + tonumber(ARGV[at + 1])
   local answer = answers[#answers]

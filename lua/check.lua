@@ -17,7 +17,8 @@ local CALLS = {
   XADD = { 'NOMKSTREAM', '*', 'f', 'v' }, XACK = { 'g', '0-1' }, XDEL = { '0-1' }, XLEN = {},
   XCLAIM = { 'g', 'c', '0', '0-1', 'JUSTID' }, XAUTOCLAIM = { 'g', 'c', '0', '0', 'COUNT', '1', 'JUSTID' },
   XPENDING = { 'g', '-', '+', '1' }, XRANGE = { '-', '+', 'COUNT', '1' }, XTRIM = { 'MAXLEN', '0' },
-  HGET = { 'f' }, HDEL = { 'f' }, HEXISTS = { 'f' }, TYPE = {}, EXISTS = {}, UNLINK = {}, PEXPIREAT = { '1' },
+  XREVRANGE = { '+', '-', 'COUNT', '1' }, HGETALL = {}, ZCARD = {},
+  HGET = { 'f' }, HMGET = { 'f' }, HDEL = { 'f' }, HEXISTS = { 'f' }, TYPE = {}, EXISTS = {}, UNLINK = {}, PEXPIREAT = { '1' },
 }
 -- These have no call without effect; where the server cannot be asked, the command's category tells.
 local WRITES = { HSET = { 'f', 'v' }, HINCRBY = { 'f', '1' }, SET = { 'v', 'NX', 'PX', '1' } }
@@ -38,6 +39,8 @@ local function may_not(command)
     return is_denied(redis.pcall(command, probe, unpack(CALLS[command])))
   elseif command == 'TIME' then
     return is_denied(redis.pcall(command))
+  elseif command == 'XREAD' then
+    return is_denied(redis.pcall(command, 'STREAMS', probe, '0'))
   end
   -- Two words: the key follows them, then a group and a consumer where the second word wants them.
   local words = {}

@@ -26,7 +26,7 @@
 -- Atomic because an entry must be pending or dead, never both, never neither. Everything is checked first; XADD to the
 -- dead-letter stream is the only write that can fail, so it comes before XACK: EXEC does not roll back. The job ID becomes
 -- free, if it was this entry's. Redis >= 6.2.
--- Uses: fence, records, ids, settled, tombstone, types, kept
+-- Uses: fence, records, ids, groups, settled, tombstone, types, kept
 
 local stream = KEYS[1]
 local dead = KEYS[2]

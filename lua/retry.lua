@@ -25,7 +25,7 @@
 -- Atomic because the entry must leave the group exactly when the job is back: separately, a crash would lose it
 -- (acknowledge first) or run it twice (add first). XADD is the write that can fail, so it comes first. Only this group
 -- handles the new entry (sq:group). All fields but ours are kept byte for byte and in order. Redis >= 6.2.
--- Uses: fence, records, ids, settled
+-- Uses: fence, records, ids, groups, settled
 
 local stream = KEYS[1]
 local meta = KEYS[2]

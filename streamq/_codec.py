@@ -382,6 +382,8 @@ def encode_result(result: Any) -> bytes:
     """
     if result is None:
         return b""
+    if isinstance(result, Job):
+        raise JobEncodingError("result is the job itself: return what came of it, or nothing")
     try:
         raw = msgspec.json.encode(result)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -209,14 +209,24 @@ class Reclaimed(tuple[list[Job[T]], list[str], list[str]], Generic[T]):  # noqa:
         dead: Entry IDs that were dead-lettered.
         missing: Entry IDs whose body was gone; each left a tombstone (reason ``entry_missing``) among the dead letters.
         failed: Entries that could not be dead-lettered, with the reason; they stay pending.
+        more: Whether the page was full, so that asking again at once may bring more.
     """
 
     failed: list[Failed]
+    more: bool
 
-    def __new__(cls, claimed: list[Job[T]], dead: list[str], missing: list[str], failed: list[Failed]) -> Self:
+    def __new__(
+        cls,
+        claimed: list[Job[T]],
+        dead: list[str],
+        missing: list[str],
+        failed: list[Failed],
+        more: bool = False,  # noqa: FBT001, FBT002  # made by streamq only
+    ) -> Self:
         """The three lists make the tuple."""
         self = super().__new__(cls, (claimed, dead, missing))
         self.failed = failed
+        self.more = more
         return self
 
     @property

@@ -18,7 +18,7 @@ from streamq._spec import Spec
 from streamq.backoff import to_ms
 from streamq.effects import Effects
 from streamq.errors import ConfigurationError, LeaseLostError
-from streamq.keys import Keys, check_id, check_name
+from streamq.keys import Keys, check_name
 from streamq.messages import Added, DeadLetter, Job, Reclaimed, Redriven, Result, Snapshot
 from streamq.options import GroupStart, StreamOptions
 
@@ -64,7 +64,7 @@ class Stream(Generic[T]):
         self._spec: Spec[T] = Spec(Keys(name, deployment), options, EntryCodec(type, options))
         self._settings = connection.settings_of(redis)
         self._driver = self._settings.blocking()
-        self._prepared: set[Callable[[Spec[T]], Plan[None]]] = set()
+        self._opened: set[opening.Opening[T]] = set()
         self._unpaused_at = -PAUSE_SEEN_S
         self.dead_letters = DeadLetters(self._spec, self._run, self._operate)
         self.groups = Groups(self._spec, self._run)
@@ -109,8 +109,8 @@ class Stream(Generic[T]):
         Round trips: 1 (a first call 2 more with `groups`, and 2 with `job_id` or `max_ready`). Atomic: yes (XADD, or a
         script with `job_id` or `max_ready`). Server: Redis 6.2, Valkey.
         """
-        self._prepare_to_add(by_script=job_id is not None)
-        return self._run(enqueue.add(self._spec, payload, job_id=job_id, headers=headers))
+        plan = enqueue.add(self._spec, payload, job_id=job_id, headers=headers)
+        return self._run_behind(plan, *self._openings(by_script=job_id is not None))
 
     def add_many(
         self,
@@ -136,8 +136,8 @@ class Stream(Generic[T]):
 
         Round trips: 1 per 500 jobs. Atomic: each job by itself; with `job_id` or `max_ready` each write (a script).
         """
-        self._prepare_to_add(by_script=job_id is not None)
-        return self._run(enqueue.add_many(self._spec, payloads, job_id=job_id, headers=headers))
+        plan = enqueue.add_many(self._spec, payloads, job_id=job_id, headers=headers)
+        return self._run_behind(plan, *self._openings(by_script=job_id is not None))
 
     def read(self, consumer: str, *, count: int = 1, block: float | timedelta | None = None) -> list[Job[T]]:
         """Take up to `count` new jobs: when this returns, they are pending under `consumer` and its lease runs.
@@ -168,8 +168,7 @@ class Stream(Generic[T]):
             block_ms=_block_ms(block),
             look_for_pause=looked is not None,
         )
-        self._prepare(opening.reader)
-        jobs = self._run(plan)
+        jobs = self._run_behind(plan, opening.reader)
         if looked is not None and jobs:
             self._unpaused_at = looked
         return jobs
@@ -213,8 +212,7 @@ class Stream(Generic[T]):
             exclude=[job.entry_id for job in exclude],
             look_for_pause=looked is not None,
         )
-        self._prepare(opening.reader)
-        found = self._run(plan)
+        found = self._run_behind(plan, opening.reader)
         if looked is not None and any(found):
             self._unpaused_at = looked
         return found
@@ -343,7 +341,7 @@ class Stream(Generic[T]):
 
         Round trips: 1. Atomic: yes (a script).
         """
-        return self._operate(remove.cancel(self._spec, check_id(job_id, "job ID")))
+        return self._operate(remove.cancel(self._spec, job_id))
 
     def result(self, job_id: str) -> Result:
         """What became of a job, for this stream's group, and what its handler returned. Changes nothing.
@@ -457,7 +455,7 @@ class Stream(Generic[T]):
         """
         removed = self._run(remove.delete(self._spec, force=force))
         self._run(registry.forget(self._spec.keys))
-        self._prepared.clear()
+        self._opened.clear()
         return removed
 
     def _time_to_look(self) -> float | None:
@@ -465,20 +463,19 @@ class Stream(Generic[T]):
         now = time.monotonic()
         return now if now - self._unpaused_at >= PAUSE_SEEN_S else None
 
-    def _prepare(self, plan: Callable[[Spec[T]], Plan[None]]) -> None:
-        if plan not in self._prepared:
-            self._run(plan(self._spec))
-            self._prepared.add(plan)
-
-    def _prepare_to_add(self, *, by_script: bool) -> None:
-        self._prepare(opening.producer)
+    def _openings(self, *, by_script: bool) -> tuple[opening.Opening[T], ...]:
         if by_script or self.options.max_ready is not None:
-            self._prepare(opening.remembering_producer)
+            return opening.producer, opening.remembering_producer
+        return (opening.producer,)
 
     def _operate(self, plan: Plan[R]) -> R:
         """Run a plan whose scripts write more than once: a permission missing in their middle would leave half of it."""
-        self._prepare(opening.operator)
-        return self._run(plan)
+        return self._run_behind(plan, opening.operator)
+
+    def _run_behind(self, plan: Plan[R], *first: opening.Opening[T]) -> R:
+        return self._run(
+            plan if self._opened.issuperset(first) else opening.behind(self._spec, plan, first, self._opened)
+        )
 
     def _run(self, plan: Plan[R]) -> R:
         return self._driver.run(plan)
@@ -560,7 +557,7 @@ class DeadLetters(Generic[T]):
         Raises:
             ConfigurationError: An ID is not valid, or not exactly one of the two was given.
 
-        Round trips: 1 per 100; with `older_than` 2 per 10. Atomic: each request (a script).
+        Round trips: 1 per 20; with `older_than` 2 per 10. Atomic: each request (a script).
         """
         if letter_ids is not None and older_than is None:
             count: int = self._operate(letters.purge(self._spec, letter_ids))

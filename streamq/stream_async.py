@@ -18,7 +18,7 @@ from streamq._spec import Spec
 from streamq.backoff import to_ms
 from streamq.effects import Effects
 from streamq.errors import ConfigurationError, LeaseLostError
-from streamq.keys import Keys, check_id, check_name
+from streamq.keys import Keys, check_name
 from streamq.messages import Added, DeadLetter, Job, Reclaimed, Redriven, Result, Snapshot
 from streamq.options import GroupStart, StreamOptions
 
@@ -65,7 +65,7 @@ class AsyncStream(Generic[T]):
         self._spec: Spec[T] = Spec(Keys(name, deployment), options, EntryCodec(type, options))
         self._settings = connection.settings_of(redis)
         self._driver = self._settings.asynchronous()
-        self._prepared: set[Callable[[Spec[T]], Plan[None]]] = set()
+        self._opened: set[opening.Opening[T]] = set()
         self._unpaused_at = -PAUSE_SEEN_S
         self.dead_letters = AsyncDeadLetters(self._spec, self._run, self._operate)
         self.groups = AsyncGroups(self._spec, self._run)
@@ -110,8 +110,8 @@ class AsyncStream(Generic[T]):
         Round trips: 1 (a first call 2 more with `groups`, and 2 with `job_id` or `max_ready`). Atomic: yes (XADD, or a
         script with `job_id` or `max_ready`). Server: Redis 6.2, Valkey.
         """
-        await self._prepare_to_add(by_script=job_id is not None)
-        return await self._run(enqueue.add(self._spec, payload, job_id=job_id, headers=headers))
+        plan = enqueue.add(self._spec, payload, job_id=job_id, headers=headers)
+        return await self._run_behind(plan, *self._openings(by_script=job_id is not None))
 
     async def add_many(
         self,
@@ -137,8 +137,8 @@ class AsyncStream(Generic[T]):
 
         Round trips: 1 per 500 jobs. Atomic: each job by itself; with `job_id` or `max_ready` each write (a script).
         """
-        await self._prepare_to_add(by_script=job_id is not None)
-        return await self._run(enqueue.add_many(self._spec, payloads, job_id=job_id, headers=headers))
+        plan = enqueue.add_many(self._spec, payloads, job_id=job_id, headers=headers)
+        return await self._run_behind(plan, *self._openings(by_script=job_id is not None))
 
     async def read(self, consumer: str, *, count: int = 1, block: float | timedelta | None = None) -> list[Job[T]]:
         """Take up to `count` new jobs: when this returns, they are pending under `consumer` and its lease runs.
@@ -169,8 +169,7 @@ class AsyncStream(Generic[T]):
             block_ms=_block_ms(block),
             look_for_pause=looked is not None,
         )
-        await self._prepare(opening.reader)
-        jobs = await self._run(plan)
+        jobs = await self._run_behind(plan, opening.reader)
         if looked is not None and jobs:
             self._unpaused_at = looked
         return jobs
@@ -214,8 +213,7 @@ class AsyncStream(Generic[T]):
             exclude=[job.entry_id for job in exclude],
             look_for_pause=looked is not None,
         )
-        await self._prepare(opening.reader)
-        found = await self._run(plan)
+        found = await self._run_behind(plan, opening.reader)
         if looked is not None and any(found):
             self._unpaused_at = looked
         return found
@@ -344,7 +342,7 @@ class AsyncStream(Generic[T]):
 
         Round trips: 1. Atomic: yes (a script).
         """
-        return await self._operate(remove.cancel(self._spec, check_id(job_id, "job ID")))
+        return await self._operate(remove.cancel(self._spec, job_id))
 
     async def result(self, job_id: str) -> Result:
         """What became of a job, for this stream's group, and what its handler returned. Changes nothing.
@@ -458,7 +456,7 @@ class AsyncStream(Generic[T]):
         """
         removed = await self._run(remove.delete(self._spec, force=force))
         await self._run(registry.forget(self._spec.keys))
-        self._prepared.clear()
+        self._opened.clear()
         return removed
 
     def _time_to_look(self) -> float | None:
@@ -466,20 +464,19 @@ class AsyncStream(Generic[T]):
         now = time.monotonic()
         return now if now - self._unpaused_at >= PAUSE_SEEN_S else None
 
-    async def _prepare(self, plan: Callable[[Spec[T]], Plan[None]]) -> None:
-        if plan not in self._prepared:
-            await self._run(plan(self._spec))
-            self._prepared.add(plan)
-
-    async def _prepare_to_add(self, *, by_script: bool) -> None:
-        await self._prepare(opening.producer)
+    def _openings(self, *, by_script: bool) -> tuple[opening.Opening[T], ...]:
         if by_script or self.options.max_ready is not None:
-            await self._prepare(opening.remembering_producer)
+            return opening.producer, opening.remembering_producer
+        return (opening.producer,)
 
     async def _operate(self, plan: Plan[R]) -> R:
         """Run a plan whose scripts write more than once: a permission missing in their middle would leave half of it."""
-        await self._prepare(opening.operator)
-        return await self._run(plan)
+        return await self._run_behind(plan, opening.operator)
+
+    async def _run_behind(self, plan: Plan[R], *first: opening.Opening[T]) -> R:
+        return self._run(
+            plan if self._opened.issuperset(first) else opening.behind(self._spec, plan, first, self._opened)
+        )
 
     async def _run(self, plan: Plan[R]) -> R:
         return await self._driver.run(plan)
@@ -561,7 +558,7 @@ class AsyncDeadLetters(Generic[T]):
         Raises:
             ConfigurationError: An ID is not valid, or not exactly one of the two was given.
 
-        Round trips: 1 per 100; with `older_than` 2 per 10. Atomic: each request (a script).
+        Round trips: 1 per 20; with `older_than` 2 per 10. Atomic: each request (a script).
         """
         if letter_ids is not None and older_than is None:
             count: int = await self._operate(letters.purge(self._spec, letter_ids))

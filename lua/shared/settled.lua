@@ -1,4 +1,4 @@
--- settled.lua: may an entry leave the stream, or does another group still need it?
+-- settled.lua: what a settled entry leaves behind, and whether it may leave the stream or another group still needs it.
 
 local function other_groups(stream, group)
   local others = {}
@@ -30,4 +30,21 @@ local function delete_settled(stream, group, ids)
     end
   end
   if #free > 0 then redis.call('XDEL', stream, unpack(free)) end
+end
+
+-- Job IDs are done, but where another group's retry of the same job still waits: then that is where the job is.
+local function put_done_ids(stream, ids, group, now, slice_ms, job_ids, entry_ids)
+  local known = find_records(ids, now, job_ids)
+  local names, pairs_ = {}, {}
+  for i, job_id in ipairs(job_ids) do
+    local other = string.match(known[job_id] or '', '^queued (.*)$')
+    local entry = other and other ~= entry_ids[i] and is_id(other) and first_entry(stream, other, other)
+    local only = entry and only_group(entry[2])
+    if not only or only == group then
+      names[#names + 1] = job_id
+      pairs_[#pairs_ + 1] = job_id
+      pairs_[#pairs_ + 1] = 'done ' .. entry_ids[i]
+    end
+  end
+  if #names > 0 then put_records(ids, now, slice_ms, names, pairs_) end
 end

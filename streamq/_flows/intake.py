@@ -127,6 +127,8 @@ def reclaim(
     )
     for entry_id in page.missing:
         _log.warning("stream %s: entry %s was pending but its body is gone", spec.keys.name, entry_id)
+    taken = len(page.claimed) + len(page.spent)
+    more = taken >= count or (taken > 0 and page.cursor != "0-0")  # full by number, or by bytes
     found = _sort(spec, consumer, [Delivery(entry_id, fields, n) for entry_id, n, fields in page.claimed])
     limit = spec.options.max_deliveries
     found.letters += [
@@ -137,14 +139,14 @@ def reclaim(
     try:
         yield from _finish(spec, consumer, found, moved, charged=raise_count)
     except StreamqError as error:
-        error.partial = _answer(found, moved, page)  # type: ignore[attr-defined]  # documented at Stream.reclaim
+        error.partial = _answer(found, moved, page, more=more)  # type: ignore[attr-defined]  # documented at Stream.reclaim
         raise
     _report(spec, moved)
-    return _answer(found, moved, page)
+    return _answer(found, moved, page, more=more)
 
 
-def _answer(found: Sorted[T], moved: Moved, page: Page) -> Reclaimed[T]:
-    return Reclaimed(found.ready(), moved.dead, page.missing, moved.failed)
+def _answer(found: Sorted[T], moved: Moved, page: Page, *, more: bool) -> Reclaimed[T]:
+    return Reclaimed(found.ready(), moved.dead, page.missing, moved.failed, more)
 
 
 def _report(spec: Spec[T], moved: Moved) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, TypeVar
 
 from streamq._ops import access, groups, registry
 from streamq._requests import Plan
 from streamq._spec import Spec
-from streamq.errors import ServerError
+from streamq.errors import ServerError, StreamqError
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+Opening: TypeAlias = Callable[[Spec[T]], Plan[None]]
 
 _log = logging.getLogger("streamq")
 
@@ -42,6 +44,35 @@ def remembering_producer(spec: Spec[T]) -> Plan[None]:
 def operator(spec: Spec[T]) -> Plan[None]:
     """For who cancels, redrives and purges: may the user do all that those scripts do? Two requests."""
     yield from access.check(spec, access.OPERATOR)
+
+
+def behind(spec: Spec[T], plan: Plan[R], first: Iterable[Opening[T]], done: set[Opening[T]]) -> Plan[R]:
+    """Run `plan` behind those of `first` that are not `done` yet, but only if it has something to ask.
+
+    So input that the plan refuses, and work that there is none of, send nothing. What fails before the plan fails in it, as if
+    its first request had: it may have something to say about it.
+    """
+    try:
+        request = next(plan)
+        try:
+            for opening in first:
+                if opening not in done:
+                    yield from opening(spec)
+                    done.add(opening)
+        except StreamqError as error:
+            request = plan.throw(error)
+        while True:
+            try:
+                reply = yield request
+            except StreamqError as error:
+                request = plan.throw(error)
+            else:
+                request = plan.send(reply)
+    except StopIteration as stop:
+        result: R = stop.value
+        return result
+    finally:
+        plan.close()
 
 
 def with_group(spec: Spec[T], again: Callable[[], Plan[R]]) -> Plan[R]:

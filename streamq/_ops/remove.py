@@ -10,7 +10,7 @@ from streamq._scripts import text
 from streamq._scripts_upkeep import Left
 from streamq._spec import Spec
 from streamq.errors import JobStateError
-from streamq.keys import check_flag
+from streamq.keys import check_flag, check_id
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ _UNLINKED = 100
 
 def cancel(spec: Spec[T], job_id: str) -> Plan[bool]:
     """Remove a job that nobody has begun; False if there is none. One request; atomic."""
-    code, state = yield from ask(_scripts.cancel(spec.keys, job_id=job_id))
+    code, state = yield from ask(_scripts.cancel(spec.keys, job_id=check_id(job_id, "job ID")))
     if code < 0:
         raise JobStateError(f"job {job_id} is {state}: only a job that nobody has begun can be cancelled", state=state)
     return code == 1
@@ -32,6 +32,8 @@ def delete(spec: Spec[T], *, force: bool) -> Plan[int]:
     The first request removes what holds jobs, atomically; then come keys of effects and maintenance, found by SCAN: one
     request per 1,000 keys of the server, and one per 100 found. Whatever breaks it off, calling it again goes on.
     """
+    first: Command[tuple[str, list[str]]] = Command(("SCAN", "0", "COUNT", 1), (), _scan)
+    yield from ask(first)  # who may not do this must not do half of it
     answer = yield from ask(_scripts_upkeep.delete(spec.keys, force=check_flag(force, "force")))
     if isinstance(answer, Left):
         raise _has_work(spec, answer)

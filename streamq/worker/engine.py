@@ -282,7 +282,7 @@ class Worker(Generic[T]):
             self._lost_reclaim = True
             raise
         # There may be more: go on as soon as these have run.
-        self._page_cut_short = len(answer.claimed) + len(answer.dead) >= count
+        self._page_cut_short = answer.more
         for job in sorted(answer.claimed, key=lambda job: job.deliveries):  # the likeliest killer last
             self._held[job.entry_id] = job
             self._unstarted(job)

@@ -182,7 +182,7 @@ for _, key in ipairs(KEYS) do declared[key] = true end
 local function check(command, a, b)
   if command == 'TIME' then return end
   local key = a
-  if command == 'XINFO' or command == 'XGROUP' then key = b end
+  if command == 'XINFO' or command == 'XGROUP' or command == 'XREAD' then key = b end
   if not declared[key] then error('HARNESS ' .. command .. ' on undeclared key ' .. tostring(key)) end
 end
 local function checked(f)
