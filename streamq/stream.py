@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, get_args, overload
+from types import TracebackType, UnionType
+from typing import Any, Generic, Self, TypeVar, cast, get_args, overload
 
 from streamq import connection
 from streamq._codec import EntryCodec
@@ -37,7 +37,7 @@ class Stream(Generic[T]):
     Args:
         name: Name of the stream: letters, digits, ``.``, ``_``, ``-``, 1 to 128 of them.
         type: Type of the payloads: a msgspec Struct, any other type that msgspec decodes, ``dict`` (the default), or
-            ``bytes`` for raw payloads.
+            ``bytes`` for raw payloads. Of a union type checkers must be told: ``s: Stream[A | B] = Stream("s", A | B)``.
         redis: URL (``redis://``, ``rediss://``, ``unix://``, ``embedded://[/directory]``), or a redis-py client whose
             settings are used for connections of our own, or None for the environment's ``STREAMQ_URL``, else
             ``redis://localhost:6379``.
@@ -51,7 +51,7 @@ class Stream(Generic[T]):
     def __init__(
         self,
         name: str,
-        type: type[T] = dict,  # type: ignore[assignment]  # noqa: A002  # a default for a type variable
+        type: type[T] | UnionType = dict,  # type: ignore[assignment]  # noqa: A002  # a default for a type variable
         *,
         redis: connection.RedisSource = None,
         deployment: str | None = None,
@@ -59,7 +59,7 @@ class Stream(Generic[T]):
     ) -> None:
         options = StreamOptions() if options is None else options
         self.name = name
-        self._spec: Spec[T] = Spec(Keys(name, deployment), options, EntryCodec(type, options))
+        self._spec: Spec[T] = Spec(Keys(name, deployment), options, EntryCodec(cast("Any", type), options))
         self._settings = connection.settings_of(redis)
         self._driver = self._settings.blocking()
         self._prepared: set[Callable[[Spec[T]], Plan[None]]] = set()

@@ -137,7 +137,7 @@ def reclaim(
     try:
         yield from _finish(spec, consumer, found, moved, charged=raise_count)
     except StreamqError as error:
-        error.partial = _answer(found, moved, page)  # type: ignore[attr-defined]  # documented at Stream.reclaim
+        error.partial = _answer(found, moved, page)
         raise
     _report(spec, moved)
     return _answer(found, moved, page)
