@@ -40,7 +40,7 @@ local letter = first_entry(dead, letter_id, letter_id)
 if not letter then return { 0 } end
 local about, original = read_letter(letter[2])
 for _, name in ipairs({ 'source', 'job_id', 'group' }) do
-  if not about[name] then return { -2, 'it has no field dead:' .. name .. ', so it was written by something else' } end
+  if not about[name] then return { -2, 'it has no field dead:' .. name .. ': somebody else wrote it' } end
 end
 if about.reason == 'entry_missing' then return { -2, 'its body was gone when it died' } end
 if is_reference(about, original) then return { -2, 'it has too many fields to be copied; its entry is ' .. about.source } end

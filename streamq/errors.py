@@ -22,7 +22,15 @@ from typing import Any
 
 
 class StreamqError(Exception):
-    """Base of all errors that streamq raises on purpose."""
+    """Base of all errors that streamq raises on purpose.
+
+    Attributes:
+        added: Of `add_many`: how many jobs were added before it.
+        partial: Of `reclaim` and `redrive`: what was done before it, in the form of their answers; None where nothing was.
+    """
+
+    added: int = 0
+    partial: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Attributes travel in __dict__: errors with keyword-only arguments survive pickling

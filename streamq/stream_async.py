@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar, get_args, overload
+from types import TracebackType, UnionType
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast, get_args, overload
 
 from streamq import connection
 from streamq._codec import EntryCodec
@@ -40,7 +40,7 @@ class AsyncStream(Generic[T]):
     Args:
         name: Name of the stream: letters, digits, ``.``, ``_``, ``-``, 1 to 128 of them.
         type: Type of the payloads: a msgspec Struct, any other type that msgspec decodes, ``dict`` (the default), or
-            ``bytes`` for raw payloads.
+            ``bytes`` for raw payloads. Of a union type checkers must be told: ``s: Stream[A | B] = Stream("s", A | B)``.
         redis: URL (``redis://``, ``rediss://``, ``unix://``, ``embedded://[/directory]``), or a redis-py client whose
             settings are used for connections of our own, or None for the environment's ``STREAMQ_URL``, else
             ``redis://localhost:6379``.
@@ -54,7 +54,7 @@ class AsyncStream(Generic[T]):
     def __init__(
         self,
         name: str,
-        type: type[T] = dict,  # type: ignore[assignment]  # noqa: A002  # a default for a type variable
+        type: type[T] | UnionType = dict,  # type: ignore[assignment]  # noqa: A002  # a default for a type variable
         *,
         redis: connection.RedisSource = None,
         deployment: str | None = None,
@@ -62,7 +62,7 @@ class AsyncStream(Generic[T]):
     ) -> None:
         options = StreamOptions() if options is None else options
         self.name = name
-        self._spec: Spec[T] = Spec(Keys(name, deployment), options, EntryCodec(type, options))
+        self._spec: Spec[T] = Spec(Keys(name, deployment), options, EntryCodec(cast("Any", type), options))
         self._settings = connection.settings_of(redis)
         self._driver = self._settings.asynchronous()
         self._opened: set[opening.Opening[T]] = set()
@@ -474,9 +474,9 @@ class AsyncStream(Generic[T]):
         return await self._run_behind(plan, opening.operator)
 
     async def _run_behind(self, plan: Plan[R], *first: opening.Opening[T]) -> R:
-        return self._run(
-            plan if self._opened.issuperset(first) else opening.behind(self._spec, plan, first, self._opened)
-        )
+        if not self._opened.issuperset(first):
+            plan = opening.behind(self._spec, plan, first, self._opened)
+        return await self._run(plan)
 
     async def _run(self, plan: Plan[R]) -> R:
         return await self._driver.run(plan)

@@ -139,7 +139,7 @@ def reclaim(
     try:
         yield from _finish(spec, consumer, found, moved, charged=raise_count)
     except StreamqError as error:
-        error.partial = _answer(found, moved, page, more=more)  # type: ignore[attr-defined]  # documented at Stream.reclaim
+        error.partial = _answer(found, moved, page, more=more)
         raise
     _report(spec, moved)
     return _answer(found, moved, page, more=more)

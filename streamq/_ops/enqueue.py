@@ -44,7 +44,7 @@ def add_many(
                 if isinstance(answer, Exception):
                     raise answer
     except StreamqError as error:
-        error.added = added  # type: ignore[attr-defined]  # documented at Stream.add_many
+        error.added = added
         raise
     return added
 

@@ -72,7 +72,7 @@ def redrive(spec: Spec[T], letter_ids: Iterable[str], *, new_id: str | None, max
     try:
         yield from _redrive_each(spec, letter_ids, new_id, max_redrives, done)
     except StreamqError as error:
-        error.partial = done  # type: ignore[attr-defined]  # documented at DeadLetters.redrive
+        error.partial = done
         raise
     return done
 
