@@ -13,8 +13,8 @@ from streamq.errors import ConfigurationError, ServerError, ServerTooOldError
 T = TypeVar("T")
 
 PRODUCER: Final = (
-    "XADD", "XRANGE", "XPENDING", "XLEN", "XINFO GROUPS", "HGET", "HMGET", "HSET", "HDEL", "TYPE", "EXISTS", "UNLINK", "PEXPIREAT",
-    "TIME",
+    "XADD", "XRANGE", "XPENDING", "XLEN", "XINFO GROUPS", "HGET", "HMGET", "HSET", "HDEL", "TYPE", "EXISTS", "UNLINK",
+    "PEXPIREAT", "TIME",
 )  # fmt: skip
 """Commands of the scripts of who adds jobs with IDs, or to a stream with `max_ready`."""
 
