@@ -106,6 +106,9 @@ class _Choice:
             raise servers.ServerUnavailableError(f"STREAMQ_TEST_BACKEND=docker, but {reasons}")
         names = [name for name in servers.ordered((*local, *images)) if name in only or not only]
         backends = {name: _Backend(name, local.get(name), images.get(name), mode == "docker") for name in names}
+        if unknown := [name for name in only if name not in backends]:
+            where = absent.get(unknown[0]) or missing.get(unknown[0], "no such server on PATH")
+            raise servers.ServerUnavailableError(f"STREAMQ_TEST_ONLY names {unknown[0]}, which was not found ({where})")
         missing = {name: where for name, where in missing.items() if name in only or not only}
         docker = "; ".join(dict.fromkeys(absent.values()))
         return cls(backends, missing, required, mode, docker)
@@ -173,7 +176,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         lines.append(f"no containers: {choice.docker}")
     if choice.required:
         lines.append(f"required servers: {', '.join(choice.required)}")
-    lines += [f"missing server: {name}: {where}" for name, where in choice.missing.items()]
+    for name, where in choice.missing.items():
+        lines.append(f"missing {'binary' if name in choice.backends else 'server'}: {name}: {where}")
     return lines
 
 
