@@ -76,7 +76,8 @@ local entry_ids, codes, mine = fence_batch(ARGV[6], ARGV[7], ARGV[8], counts)
 if #mine == 0 then return codes end
 
 redis.call('XACK', stream, group, unpack(mine))
-if retention == 'delete' then delete_settled(stream, group, mine) end
+local others = other_groups(stream, group)
+if retention == 'delete' then delete_settled(stream, others, mine) end
 redis.pcall('HINCRBY', meta, 'done:' .. group, #mine)
 if #notes == 0 then return codes end
 
@@ -95,5 +96,5 @@ for _, note in ipairs(notes) do
 end
 local now = server_ms()
 if #done_fields > 0 then put_records(done, now, slice_ms, done_fields, done_pairs) end
-if #job_ids > 0 then put_done_ids(stream, ids, group, now, slice_ms, job_ids, their_entries) end
+if #job_ids > 0 then put_done_ids(stream, others, group, ids, now, slice_ms, job_ids, their_entries) end
 return codes

@@ -79,11 +79,11 @@ end
 
 
 local ready
-local queued = {} -- of this batch: noted at the end, all at once
+local known, queued = {}, {} -- what was remembered, and what this batch adds: looked up, and noted, all at once
 local names, pairs_ = {}, {}
 
 local function add(job_id, first, last)
-  local record = job_id ~= '' and (queued[job_id] or find_record(ids, now, job_id))
+  local record = job_id ~= '' and (queued[job_id] or known[job_id])
   if record then
     local word, entry_id = string.match(record, '^(%a+) (.*)$')
     local state = word == 'done' and 'done' or (is_id(entry_id or '') and entry_state(stream, entry_id, groups))
@@ -102,11 +102,13 @@ local function add(job_id, first, last)
   return { 1, entry_id, 'ready' }
 end
 
-local jobs, at = 0, 3
+local jobs, chosen, at = 0, {}, 3
 while at <= #ARGV do
   jobs = jobs + 1
+  if ARGV[at] ~= '' then chosen[#chosen + 1] = ARGV[at] end
   at = at + 2 + tonumber(ARGV[at + 1])
 end
+if #chosen > 0 then known = find_records(ids, now, chosen) end
 ready = max_ready > 0 and count_ready(jobs) or 0
 
 local answers, refused = {}, nil

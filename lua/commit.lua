@@ -57,12 +57,13 @@ if bad then
 end
 
 redis.call('XACK', stream, group, entry_id)
-if retention == 'delete' then delete_settled(stream, group, { entry_id }) end
+local others = other_groups(stream, group)
+if retention == 'delete' then delete_settled(stream, others, { entry_id }) end
 if job_id ~= '' then
   local now = server_ms()
   local field = group .. '/' .. job_id
   put_records(done, now, slice_ms, { field }, { field, 'done ' .. result })
-  if kind == 'chosen' then put_done_ids(stream, ids, group, now, slice_ms, { job_id }, { entry_id }) end
+  if kind == 'chosen' then put_done_ids(stream, others, group, ids, now, slice_ms, { job_id }, { entry_id }) end
 end
 redis.pcall('HINCRBY', meta, 'done:' .. group, 1)
 return { 1 }

@@ -103,7 +103,7 @@ else
 end
 
 redis.call('XACK', stream, group, entry_id)
-if retention == 'delete' and outcome == 1 then delete_settled(stream, group, { entry_id }) end
+if retention == 'delete' and outcome == 1 then delete_settled(stream, other_groups(stream, group), { entry_id }) end
 if job_id ~= '' then
   forget_record(done, now, group .. '/' .. job_id, 'running ' .. entry_id)
   forget_record(ids, now, job_id, 'queued ' .. entry_id)

@@ -69,7 +69,7 @@ end
 
 local new_id = redis.call('XADD', stream, '*', unpack(fields))
 redis.call('XACK', stream, group, entry_id)
-if retention == 'delete' then delete_settled(stream, group, { entry_id }) end
+if retention == 'delete' then delete_settled(stream, other_groups(stream, group), { entry_id }) end
 if kind == 'chosen' then
   local now = server_ms()
   forget_record(done, now, group .. '/' .. job_id, 'running ' .. entry_id)

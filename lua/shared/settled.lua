@@ -10,10 +10,9 @@ local function other_groups(stream, group)
   return others
 end
 
--- XDEL those of ids (which group has acknowledged) that every other group has read and settled.
-local function delete_settled(stream, group, ids)
+-- XDEL those of ids (which this group has acknowledged) that every other group has read and settled.
+local function delete_settled(stream, others, ids)
   if #ids == 0 then return end
-  local others = other_groups(stream, group)
   local free = ids
   if #others > 0 then
     free = {}
@@ -33,8 +32,8 @@ local function delete_settled(stream, group, ids)
 end
 
 -- Job IDs are done, but where another group's retry of the same job still waits: then that is where the job is.
-local function put_done_ids(stream, ids, group, now, slice_ms, job_ids, entry_ids)
-  local known = find_records(ids, now, job_ids)
+local function put_done_ids(stream, others, group, ids, now, slice_ms, job_ids, entry_ids)
+  local known = #others > 0 and find_records(ids, now, job_ids) or {}
   local names, pairs_ = {}, {}
   for i, job_id in ipairs(job_ids) do
     local other = string.match(known[job_id] or '', '^queued (.*)$')
