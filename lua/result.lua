@@ -30,6 +30,7 @@ if word == 'done' then return { word, value } end
 local entry_id = word == 'running' and value
 if not entry_id then
   word, value = string.match(find_record(ids, now, job_id) or '', '^(%a+) (.*)$')
-  entry_id = word == 'queued' and value or string.match(job_id, '^%d+%-%d+$')
+  -- Done is what some group says, so another may still have to read that entry.
+  entry_id = value or string.match(job_id, '^%d+%-%d+$')
 end
 return { entry_id and entry_state(stream, entry_id) or 'unknown' }
