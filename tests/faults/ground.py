@@ -204,6 +204,7 @@ class Ground:
         a, b = was.groups[name], now.groups[name]
         born = {self._markers[i] for i in now.entries.keys() - was.entries.keys() if self._foreign.get(i) == name}
         letters = [one.source for i, one in now.letters.items() if i not in was.letters and one.group == name]
+        self._check_letters_new(name, was, now)
         left = a.pending.keys() - b.pending.keys() - set(letters)
         passed = {i for i in left if not self.handles(name, i)}
         retried = {i for i in left - passed if self._markers[i] in born}
@@ -221,6 +222,14 @@ class Ground:
         self._done[name] |= {self._markers[i] for i in done}
         self._ever_done |= self._done[name]
         self._ever_dead |= {self._markers[i] for i in letters}
+
+    def _check_letters_new(self, name: str, was: View, now: View) -> None:
+        """What only another group handles is never given up here, but where it cannot even be read, or is nobody's."""
+        for letter_id in now.letters.keys() - was.letters.keys():
+            letter = now.letters[letter_id]
+            here = letter.group == name and not self.handles(name, letter.source)
+            if here and letter.reason not in {"unknown_group", "oversized", "entry_missing"}:
+                raise Violation(f"{name} gave up {self._names([letter.source])} ({letter.reason}), which is another's")
 
     def _check_removed(self, name: str, was: View, now: View, allowed: set[tuple[str, ...]]) -> None:
         """No entry that the group has not read leaves the stream, but by cancel."""

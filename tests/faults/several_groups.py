@@ -45,6 +45,13 @@ def passed_late(w: World) -> None:
     w.raw(("XREADGROUP", "GROUP", "h", "dead", "STREAMS", w.keys.stream, ">"))
 
 
+def passed_often(w: World) -> None:
+    """As `passed_late`, and so did two others who took it over."""
+    passed_late(w)
+    [entry_id] = w.view_entries()
+    w.raw(("XCLAIM", w.keys.stream, "h", "dead", 0, entry_id, "RETRYCOUNT", 3, "JUSTID"))
+
+
 def nobodys(w: World) -> None:
     """A job that only group k handles, which does not exist."""
     w.add("a", sq_group="k")
@@ -283,6 +290,7 @@ ALONE: tuple[Scenario, ...] = (
     alone("drop group, refused", held_in_both, lambda w: w.dropping("h", force=False), "S7", groups=GROUPS),
     alone("pass over", retried, passing("A", "h"), "S7", groups=GROUPS),
     alone("reclaim of what is passed over", passed_late, reclaiming("A", "h"), "S7", groups=GROUPS),
+    alone("reclaim of what was to be passed over often", passed_often, reclaiming("A", "h"), "S7", groups=GROUPS),
     alone("read of nobody's job", nobodys, passing("A", "g"), "S7", groups=GROUPS),
 )
 """Every operation by itself."""

@@ -102,6 +102,10 @@ class World(Ground):
         """The groups that were there at the beginning."""
         return self._scenario.groups
 
+    def view_entries(self) -> list[str]:
+        """IDs of the entries that are there after the latest plan."""
+        return list(self._view.entries)
+
     def spec(self, group: str = "") -> Spec[dict]:
         return self._specs[self._named(group)]
 
