@@ -6,7 +6,8 @@
 --
 -- Returns  { 1, entry ID }  removed; its ID is free again
 --          { 0 }            no such job: never added, dead, cancelled, or forgotten
---          { -1, state }    pending (a group has begun it) or done; nothing was written
+--          { -1, state }    pending (a group has begun it) or done; nothing was written. Also pending: where there are
+--                           several groups, a job that one of them tries again; the others may have it in another entry
 --          error WRONGTYPE  a slice of T:ids is no hash; nothing was written
 --
 -- Atomic because a read that comes between the look and XDEL would leave a running job without its entry. Redis >= 6.2.
@@ -39,10 +40,12 @@ if not record and entry and (value_of(entry[2], 'sq:id') or job_id) ~= job_id th
 if state == 'pending' then return { -1, state } end
 if not entry then return { 0 } end
 if state ~= 'ready' then return { -1, 'done' } end
--- With other groups beside it, an entry of one group alone is its retry: the job was begun, and may wait for the others.
-if only_group(entry[2]) and #groups > 1 then return { -1, 'pending' } end
+local only = only_group(entry[2])
+-- Begun by one group, it may still wait for the others under its first entry.
+if #groups > 1 and (value_of(entry[2], 'sq:attempt') or value_of(entry[2], 'sq:redrives')) then return { -1, 'pending' } end
 for _, group in ipairs(groups) do
-  if not id_after(entry_id, group['last-delivered-id']) and not only_group(entry[2]) then return { -1, 'pending' } end
+  local handles = not only or group.name == only
+  if handles and not id_after(entry_id, group['last-delivered-id']) then return { -1, 'pending' } end
 end
 redis.call('XDEL', stream, entry_id)
 if record then forget_record(ids, now, job_id, record) end

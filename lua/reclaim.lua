@@ -18,7 +18,8 @@
 -- Returns  { cursor, claimed, spent, missing, stuck }
 --          cursor   entry ID where the next page starts, 0-0 after the last
 --          claimed  { entry ID, delivery count, fields } each, now this consumer's, idle time 0
---          spent    { entry ID, delivery count } each, now this consumer's, to be dead-lettered
+--          spent    { entry ID, delivery count } each, now this consumer's, to be dead-lettered; never one that only
+--                   another group handles: it is passed over unseen, so it killed nobody
 --          missing  entry IDs whose body was gone: tombstone written, acknowledged
 --          stuck    entry IDs whose body is gone, but the tombstone could not be written: left as they were
 --
@@ -26,7 +27,7 @@
 -- longer true. XAUTOCLAIM alone starts at the head for ever, looks at 10 x COUNT entries only, and drops entries without
 -- body (facts of Redis 6.2 to 8.6); so XPENDING pages from a kept cursor and XAUTOCLAIM takes one ID at a time.
 -- Redis >= 6.2.
--- Uses: records, tombstone
+-- Uses: ids, groups, records, tombstone
 
 local stream = KEYS[1]
 local dead = KEYS[2]
@@ -57,13 +58,13 @@ local function due(count)
   return min_idle + delays[math.min(count - 1, #delays)]
 end
 
-local function take(id, count)
-  if count >= spent_at then
+local function take(id, count, entry)
+  local only = only_group(entry[2])
+  if count >= spent_at and (not only or only == group) then
     redis.call('XAUTOCLAIM', stream, group, consumer, min_idle, id, 'COUNT', 1, 'JUSTID')
     spent[#spent + 1] = { id, count }
     return true
   end
-  local entry = redis.call('XRANGE', stream, id, id, 'COUNT', 1)[1]
   local length = 0
   for _, part in ipairs(entry[2]) do length = length + #part end
   if #claimed > 0 and size + length > bytes then return false end
@@ -98,9 +99,10 @@ local function walk(first, last)
       if taken >= want then return id end
       look = look - 1
       if idle >= due(count) and not held[id] then
-        if #redis.call('XRANGE', stream, id, id, 'COUNT', 1) == 0 then
+        local entry = first_entry(stream, id, id)
+        if not entry then
           bury(id, count, owner)
-        elseif not take(id, count) then
+        elseif not take(id, count, entry) then
           return id
         else
           taken = taken + 1

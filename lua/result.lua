@@ -31,9 +31,10 @@ if word == 'done' then return { word, value } end
 local entry_id = word == 'running' and value
 if not entry_id then
   word, value = string.match(find_record(ids, now, job_id) or '', '^(%a+) (.*)$')
-  entry_id = word == 'queued' and value or (is_id(job_id) and job_id)
+  -- Done is what some group says, so another may still have to read that entry.
+  entry_id = value or job_id
 end
-if not entry_id then return { 'unknown' } end
+if not is_id(entry_id) then return { 'unknown' } end
 
 -- Only of this group: what others still have to do with the job is theirs.
 local exists = false

@@ -17,6 +17,8 @@ class State(StrEnum):
     PENDING = "pending"
     DONE = "done"
     DEAD = "dead"
+    GONE = "gone"
+    """Taken away on purpose: cancelled, purged, or dropped with its group or stream."""
 
 
 class Step(NamedTuple):
@@ -60,4 +62,21 @@ STEPS: tuple[Step, ...] = (
         "reclaim.lua or renew.lua, for an entry without body",
         "reclaim finds it again",
     ),
+    Step(
+        "pass over",
+        State.PENDING,
+        State.DONE,
+        "pass_over.lua, for what only another group handles",
+        "reclaim; then passed over",
+    ),
+    Step("cancel", State.READY, State.GONE, "cancel.lua", "the job is there or not; cancel it again"),
+    Step("redrive", State.DEAD, State.READY, "redrive.lua, per letter", "the job is dead or ready; redrive it again"),
+    Step("purge", State.DEAD, State.GONE, "purge.lua, per 100 letters", "the letters are there or not; purge again"),
+    Step("trim", State.DONE, State.DONE, "trim.lua, per pass", "the next trim goes on"),
+    Step("create group", None, State.READY, "XGROUP CREATE", "the next reader makes it"),
+    Step("drop group", State.READY, State.GONE, "drop_group.lua, with force", "the group is there or not"),
+    Step("drop group", State.PENDING, State.GONE, "drop_group.lua, with force", "the group is there or not"),
+    Step("delete", State.READY, State.GONE, "delete.lua, with force", "its jobs are gone or not; delete it again"),
+    Step("delete", State.PENDING, State.GONE, "delete.lua, with force", "its jobs are gone or not; delete it again"),
+    Step("delete", State.DEAD, State.GONE, "delete.lua, with force", "its jobs are gone or not; delete it again"),
 )

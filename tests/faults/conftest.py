@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from faults.world import Server
+from faults.view import Server
 
 from streamq.connection import settings_of
 

@@ -57,7 +57,10 @@ class World(Protocol):
         """Note that `actor` takes a step now."""
 
     def after(self, actor: str) -> None:
-        """Look at the stream and raise `Violation` if an invariant does not hold. Before the plan sees the reply."""
+        """Judge what was seen right after the request, and raise `Violation` if an invariant does not hold.
+
+        Before the plan sees the reply.
+        """
 
     def recovery(self) -> Plan[None]:
         """What a healthy process does after the crashes."""
@@ -67,6 +70,9 @@ class World(Protocol):
 
     def close(self) -> None:
         """Remove the stream."""
+
+
+W = TypeVar("W", bound=World)
 
 
 class Move(NamedTuple):
@@ -91,7 +97,10 @@ class Report:
 
 
 def explore(
-    world: Callable[[], World], plans: Callable[[Any], Mapping[str, Plan[Any]]], mode: Mode = Mode.CRASH
+    world: Callable[[], W],
+    plans: Callable[[W], Mapping[str, Plan[Any]]],
+    mode: Mode = Mode.CRASH,
+    watch: Callable[[W], None] | None = None,
 ) -> Report:
     """Play all schedules of a scenario.
 
@@ -99,6 +108,7 @@ def explore(
         world: Makes and seeds a world.
         plans: Makes the plans for it, by name.
         mode: What goes wrong.
+        watch: Sees each world when its schedule is over.
     """
     report = Report()
     for choose in _paths():
@@ -111,6 +121,8 @@ def explore(
                 counts = True
                 report.violations.append(f"{violation}\n    {run.trace()}")
             report.schedules += counts
+            if watch is not None:
+                watch(ground)
         finally:
             ground.close()
     return report

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from faults import scenarios, several_groups, upkeep
 from faults.explorer import Mode
-from faults.scenarios import ALONE
-from faults.world import Scenario, Server
+from faults.view import Server
+from faults.world import Scenario
+
+ALONE = (*scenarios.ALONE, *several_groups.ALONE, *upkeep.ALONE)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from faults import scenarios, several_groups, upkeep
 from faults.explorer import Mode
-from faults.scenarios import ALONE, MEETINGS, WRONG
-from faults.world import Scenario, Server
+from faults.view import Server
+from faults.world import Scenario
+from faults.wrong import WRONG
 
-from streamq.lifecycle import STEPS
+MEETINGS = (*scenarios.MEETINGS, *several_groups.MEETINGS, *upkeep.MEETINGS)
+ALONE = (*scenarios.ALONE, *several_groups.ALONE, *upkeep.ALONE)
 
 
 @pytest.mark.parametrize(
@@ -37,11 +40,6 @@ def test_what_is_wrong_is_found(worlds: Server, scenario: Scenario, complaint: s
     """The explorer itself works: plans that lack a guard are caught, for the right reason."""
     report = scenario.explore(worlds, *scenario.modes)
     assert any(complaint in violation for violation in report.violations), str(report)
-
-
-def test_every_step_of_the_lifecycle_is_tried():
-    tried = frozenset().union(*(s.verbs for s in (*MEETINGS, *ALONE)))
-    assert tried == {step.verb for step in STEPS}
 
 
 def test_names_are_unique():

@@ -1,61 +1,32 @@
-"""A stream under the explorer: what is known of it, what must hold after every step, and plans that tell what they did.
-
-Every job carries a *marker* in its payload, by which it is found again in whatever entry it lies. Effects count runs: a
-commit adds one to the job's receipt.
-"""
+"""A stream under the explorer: seeds that fill it, and plans that tell what they did. What must hold is in `ground`."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
-import redis
 from faults.explorer import Mode, Report, Violation, explore
+from faults.ground import Ground
+from faults.view import RECEIPTS, Server
 
 from streamq._codec import EntryCodec
-from streamq._drivers.blocking import BlockingDriver
 from streamq._flows import intake, outcome
-from streamq._ops import enqueue, identity, lease, settle
-from streamq._requests import Plan, Reply, Request
+from streamq._ops import enqueue, groups, identity, lease, letters, pause, remove, settle, trim
+from streamq._requests import Plan, ask
 from streamq._scripts import Fence, Held
+from streamq._scripts_upkeep import tick
 from streamq._spec import Spec
 from streamq.backoff import Backoff
 from streamq.effects import Effects
-from streamq.errors import LeaseLostError
-from streamq.keys import Keys
-from streamq.messages import Job, JobIdKind
-from streamq.options import StreamOptions
+from streamq.errors import JobStateError, LeaseLostError, QueueFullError
+from streamq.messages import Job, JobIdKind, Redriven
+from streamq.options import GroupStart, StreamOptions
 
 GROUP = "g"
 ROUNDS = 10
 """Of recovery; more than `max_deliveries` would let it go on for ever by taking its own jobs."""
-
-Row: TypeAlias = tuple[str, int]
-"""Owner and delivery count of a pending entry."""
-
-
-@dataclass(slots=True)
-class GroupView:
-    """What one group has."""
-
-    unread: set[str]
-    pending: dict[str, Row]
-    dead: list[str]
-    """Entry IDs in its dead letters."""
-    done: int
-    """By the server's counters: raised in the same script as the acknowledgement. What others handle is passed over."""
-
-
-@dataclass(slots=True)
-class View:
-    """The stream at one moment."""
-
-    entries: set[str]
-    groups: dict[str, GroupView]
-    receipts: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,107 +35,82 @@ class Scenario:
 
     Attributes:
         name: For people.
-        verbs: Steps of `streamq.lifecycle` that its plans take.
         seed: Fills the stream.
         plans: By name, made anew for every schedule.
         options: Of the stream, beside those of `World`.
-        groups: Consumer groups.
+        groups: Consumer groups that are there at the beginning.
+        late: Groups that may be made on the way.
         effects: Whether all that settle successfully commit with effects, so that done means a receipt.
+        trims: Whether finished entries may be left for maintenance, so that recovery trims.
+        kept: Most entries that are left in the end, by the rules of `retention="keep"`.
         rows: Of the acceptance list and the field cases, that it shows.
         modes: What is tried. A plain XADD that is sent again is there twice, so such scenarios leave RESEND out.
     """
 
     name: str
-    verbs: frozenset[str]
     seed: Callable[[World], None]
     plans: Mapping[str, Callable[[World], Plan[Any]]]
     options: Mapping[str, Any] = field(default_factory=dict)
     groups: tuple[str, ...] = (GROUP,)
+    late: tuple[str, ...] = ()
     effects: bool = True
+    trims: bool = False
+    kept: int = 0
     rows: tuple[str, ...] = ()
     modes: tuple[Mode, ...] = (Mode.CRASH, Mode.RESEND)
 
-    def explore(self, server: Server, mode: Mode = Mode.CRASH) -> Report:
-        """Play all schedules."""
+    def explore(self, server: Server, mode: Mode = Mode.CRASH, watch: Callable[[World], None] | None = None) -> Report:
+        """Play all schedules; `watch` sees each world at its end."""
         return explore(
             lambda: World(server, self),
             lambda world: {name: make(world) for name, make in self.plans.items()},
             mode,
+            watch,
         )
 
 
-class Server:
-    """Where the worlds are; hands out stream names."""
-
-    def __init__(self, driver: BlockingDriver, client: redis.Redis, deployment: str) -> None:
-        self.driver = driver
-        self.deployment = deployment
-        self._connection = client.connection
-        self._streams = 0
-
-    def next_name(self) -> str:
-        self._streams += 1
-        return f"s{self._streams}"
-
-    def raw(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """Replies as the server gave them, past redis-py's callbacks; an error's place holds the exception."""
-        self._connection.send_packed_command(self._connection.pack_commands(commands))
-        replies = []
-        for _ in commands:
-            try:
-                replies.append(self._connection.read_response())
-            except redis.ResponseError as error:
-                replies.append(error)
-        return replies
-
-
-class World:
+class World(Ground):
     """See the module. Names of methods that make plans end in -ing."""
 
     def __init__(self, server: Server, scenario: Scenario) -> None:
-        self._server = server
-        self._scenario = scenario
-        self._keys = Keys(server.next_name(), server.deployment)
         settings = {"max_deliveries": 3, "retry": Backoff.constant(0, limit=2), **scenario.options}
+        super().__init__(
+            server,
+            (*scenario.groups, *scenario.late),
+            effects=scenario.effects,
+            max_deliveries=settings["max_deliveries"],
+            max_ready=settings.get("max_ready"),
+        )
+        self._scenario = scenario
         self._specs: dict[str, Spec[dict]] = {}
-        for group in scenario.groups:
+        for group in (*scenario.groups, *scenario.late):
             options = StreamOptions(group=group, **settings)
             self._specs[group] = Spec(self._keys, options, EntryCodec(dict, options))
         self.held: dict[str, Job[dict]] = {}
         """Deliveries that the seed left in somebody's hands, by a name of its choice."""
         self._group_of: dict[str, str] = {}  # name of a held one -> group
-        self._markers: dict[str, str] = {}  # entry ID -> marker
-        self._foreign: dict[str, str] = {}  # entry ID -> the only group it is for
-        self._receipt_of: dict[str, str] = {}  # marker -> field of the receipts
-        self._gone: dict[str, set[str]] = {group: set() for group in scenario.groups}
-        self._starts: Counter[tuple[str, str]] = Counter()  # (group, entry) -> starts that were not taken back
-        self._epochs: Counter[tuple[str, str]] = Counter()  # (group, entry) -> changes of its row
-        self._epochs_before: Counter[tuple[str, str]] = Counter()
-        self._seen: dict[str, dict[tuple[str, str, Row], int]] = {}  # actor -> rows after its steps -> epoch
         self._epoch_of: dict[int, int] = {}  # id(job) -> epoch of the delivery
         self._kept: list[Job[dict]] = []  # so that no id() is used twice
-        self._actor = ""
         self._firsts: list[str] = []
-        self._rows: dict[tuple[str, str], Row] = {}
-        self._rows_before: dict[tuple[str, str], Row] = {}
-        self._view: View  # after the latest step
+        self._taken: dict[str, str] = {}  # role -> who has its token
         self.raw(*(("XGROUP", "CREATE", self._keys.stream, group, "0", "MKSTREAM") for group in scenario.groups))
         scenario.seed(self)
 
     # --- for seeds ------------------------------------------------------------------------
 
-    @property
-    def keys(self) -> Keys:
-        return self._keys
+    def view_groups(self) -> tuple[str, ...]:
+        """The groups that were there at the beginning."""
+        return self._scenario.groups
+
+    def view_entries(self) -> list[str]:
+        """IDs of the entries that are there after the latest plan."""
+        return list(self._view.entries)
 
     def spec(self, group: str = "") -> Spec[dict]:
         return self._specs[self._named(group)]
 
     def _named(self, group: str = "") -> str:
         return group or self._scenario.groups[0]
-
-    def raw(self, *commands: tuple[Any, ...]) -> list[Any]:
-        return self._server.raw(*commands)
 
     def add(self, *markers: str, job_id: str | None = None, **fields: str) -> list[str]:
         """Add entries as a plain producer does; their IDs."""
@@ -181,6 +127,13 @@ class World:
     def add_spoiled(self, marker: str) -> str:
         """Add an entry whose payload no worker can decode."""
         [entry_id] = self.raw(("XADD", self._keys.stream, "*", "job", "no JSON"))
+        self._note(entry_id.decode(), marker, None)
+        return entry_id.decode()
+
+    def add_large(self, marker: str) -> str:
+        """Add an entry of more fields than a script can copy."""
+        fields = [part for n in range(3_600) for part in (f"f{n}", "")]
+        [entry_id] = self.raw(("XADD", self._keys.stream, "*", "job", body(marker), *fields))
         self._note(entry_id.decode(), marker, None)
         return entry_id.decode()
 
@@ -213,6 +166,7 @@ class World:
     def run(self, plan: Plan[Any]) -> None:
         """Run one of the plans below; it is watched as in a schedule."""
         self.begin()
+        self.before("seed")
         try:
             request = next(plan)
             while True:
@@ -241,169 +195,64 @@ class World:
     # --- what the explorer calls ----------------------------------------------------------
 
     def begin(self) -> None:
-        self.before("seed")
-        self.after("seed")
+        super().begin()
         for name, job in self.held.items():
             row = (job._consumer, job.deliveries)
             # A delivery that is over already has an epoch of its own.
             self._epoch_of[id(job)] = self._seen["seed"].get((self._group_of[name], job.entry_id, row), -1)
 
-    def ask(self, request: Request) -> Reply:
-        return self._server.driver._ask(request)
-
-    def before(self, actor: str) -> None:
-        self._actor = actor
-        self._epochs_before = self._epochs.copy()
-        self._rows_before = self._rows
-
-    def after(self, actor: str) -> None:
-        view = self._view = self.look()
-        rows = {(name, i): row for name, group in view.groups.items() for i, row in group.pending.items()}
-        for place, row in rows.items():
-            if self._rows.get(place) != row:
-                self._epochs[place] += 1
-        self._rows = rows
-        seen = self._seen.setdefault(actor, {})
-        for (name, entry_id), row in rows.items():
-            seen[name, entry_id, row] = self._epochs[name, entry_id]
-        for name, group in view.groups.items():
-            self._check_places(name, group)
-            self._check_starts(name, group)
-        self._check_receipts(view)
-
     def recovery(self) -> Plan[None]:
-        """A fresh consumer reads, reclaims and commits until nothing is left."""
+        """A fresh consumer reads, reclaims and commits until nothing is left, and maintenance trims where it has to."""
+        if self._view.paused:
+            yield from self.resuming()
         for _ in range(ROUNDS):
-            for group in self._specs:
+            for group in self._alive():
                 yield from self.reading("recovery", count=100, then=self.committing, group=group)
                 yield from self.reclaiming("recovery", then=self.committing, group=group)
             if not any(group.unread or group.pending for group in self._view.groups.values()):
-                return
-        raise Violation(f"recovery does not come to an end: {self._view}")
+                break
+        else:
+            raise Violation(f"recovery does not come to an end: {self._view}")
+        if self._scenario.trims:
+            yield from self.trimming()
+
+    def _alive(self) -> list[str]:
+        """Groups that have work: those that are there, and those that were lost, which their readers make again."""
+        again = {name for name in self._scenario.groups if not self._drops[name]}
+        return [name for name in self._specs if name in self._view.groups or name in again]
 
     def end(self) -> None:
-        if left := self._view.entries:
+        kept = self._view.kept()
+        left = [i for i in self._view.entries if i not in kept]
+        if len(left) > self._scenario.kept:
             raise Violation(f"entries that nobody needs are left in the stream: {self._names(left)}")
         if len(self._firsts) > 1:
             raise Violation(f"once said True more than once: {self._firsts}")
-        self._check_added_again()
-
-    def close(self) -> None:
-        keys = self._keys
-        data = [keys.data(name) for name in ("receipts", "~probe")]
-        self.raw(("UNLINK", keys.stream, keys.dead, keys.meta, *keys.ids, *keys.done, *data))
-
-    # --- looking --------------------------------------------------------------------------
-
-    def look(self) -> View:
-        keys = self._keys
-        entries, infos, letters, receipts, counters, *pending = self.raw(
-            ("XRANGE", keys.stream, "-", "+"),
-            ("XINFO", "GROUPS", keys.stream),
-            ("XRANGE", keys.dead, "-", "+"),
-            ("HGETALL", keys.data("receipts")),
-            ("HGETALL", keys.meta),
-            *(("XPENDING", keys.stream, name, "-", "+", 1000) for name in self._specs),
-        )
-        for entry_id, fields in entries:
-            self._recognize(entry_id.decode(), dict(zip(fields[::2], fields[1::2], strict=True)))
-        last = {}
-        for info in infos if isinstance(infos, list) else []:
-            row = dict(zip(info[::2], info[1::2], strict=True))
-            last[row[b"name"].decode()] = order(row[b"last-delivered-id"].decode())
-        counts = dict(zip(counters[::2], counters[1::2], strict=True))
-        dead = [dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in letters]
-        ids = {entry_id.decode() for entry_id, _ in entries}
-        groups = {}
-        for name, rows in zip(self._specs, pending, strict=True):
-            groups[name] = GroupView(
-                unread={i for i in ids if order(i) > last.get(name, (-1, 0)) and self._foreign.get(i, name) == name},
-                pending={r[0].decode(): (r[1].decode(), r[3]) for r in rows} if isinstance(rows, list) else {},
-                dead=[one[b"dead:source"].decode() for one in dead if one[b"dead:group"] == name.encode()],
-                done=sum(int(counts.get(f"{word}:{name}".encode(), 0)) for word in ("done", "passed")),
-            )
-        found = {k.decode(): int(v) for k, v in zip(receipts[::2], receipts[1::2], strict=True)}
-        return View(ids, groups, found)
-
-    def _recognize(self, entry_id: str, fields: dict[bytes, bytes]) -> None:
-        if b"sq:group" in fields:
-            self._foreign[entry_id] = fields[b"sq:group"].decode()
-        if entry_id not in self._markers:
-            marker = json.loads(fields[b"job"])["marker"]
-            self._markers[entry_id] = marker
-            job_id = None if b"sq:generated" in fields else fields.get(b"sq:id")
-            self._receipt_of.setdefault(marker, marker if job_id is None else job_id.decode())
-
-    # --- what must hold -------------------------------------------------------------------
-
-    def _check_places(self, name: str, group: GroupView) -> None:
-        """Every job is exactly one of unread, pending, dead, done; and no entry is dead twice."""
-        twice = [entry_id for entry_id, n in Counter(group.dead).items() if n > 1]
-        if twice:
-            raise Violation(f"dead-lettered twice: {self._names(twice)}")
-        both = group.pending.keys() & set(group.dead)
-        if both:
-            raise Violation(f"pending and dead: {self._names(both)}")
-        copies = Counter(
-            self._markers[i] for i in [*group.unread, *group.pending, *group.dead] if self._foreign.get(i, name) == name
-        )
-        if several := [marker for marker, n in copies.items() if n > 1]:
-            raise Violation(f"more than one copy of {several}: {group}")
-        own = {marker for i, marker in self._markers.items() if self._foreign.get(i, name) == name}
-        gone = own - copies.keys()
-        if risen := self._gone[name] - gone:
-            raise Violation(f"was done and is there again: {sorted(risen)}")
-        self._gone[name] = gone
-        others = {i for i, only in self._foreign.items() if only != name}
-        last_unread = {i for i in others if i not in group.pending and i not in group.dead}
-        settled = sum(1 for i in last_unread if self._was_read(name, i))
-        if len(gone) + settled > group.done:
-            raise Violation(f"lost: {sorted(gone)} are in no place, but only {group.done} were acknowledged")
-        if len(gone) + settled < group.done:
-            raise Violation(f"{group.done} were acknowledged, but only {sorted(gone)} left; the others are done twice")
-
-    def _was_read(self, group: str, entry_id: str) -> bool:
-        """Whether the group has read that entry; of others' entries nothing else tells."""
-        return self._epochs[group, entry_id] > 0
-
-    def _check_starts(self, name: str, group: GroupView) -> None:
-        most = self.spec(name).options.max_deliveries
-        for entry_id, (owner, count) in group.pending.items():
-            starts = self._starts[name, entry_id]
-            if count < starts:
-                raise Violation(
-                    f"{self._names([entry_id])} of {owner} was started {starts} times, its count says {count}"
-                )
-            if starts > most:
-                raise Violation(
-                    f"{self._names([entry_id])} was started {starts} times, max_deliveries {most}, count {count}"
-                )
-
-    def _check_receipts(self, view: View) -> None:
-        several = {k: n for k, n in view.receipts.items() if n > 1}
-        if several:
-            raise Violation(f"effects applied more than once: {several}")
-        done = {f"{name}/{self._receipt_of[marker]}" for name, gone in self._gone.items() for marker in gone}
-        applied = {k for k in view.receipts if not k.startswith("once/")}
-        if early := applied - done:
-            raise Violation(f"effects applied, but not done: {sorted(early)}")
-        if self._scenario.effects and (without := done - applied):
-            raise Violation(f"done without effects: {sorted(without)}")
+        if not self._deleted and self._max_ready is None:
+            self._check_added_again()
 
     def _check_added_again(self) -> None:
-        """A chosen ID is known after its job is done, and free after it is dead."""
+        """A chosen ID is known after its job is done, and free after it is dead, purged, or cancelled.
+
+        Where one group has done it and another has given it up, either is right; but who has done it does not do it again.
+        """
         seen = set(self._markers.values())
         chosen = {receipt for marker, receipt in self._receipt_of.items() if receipt != marker and marker in seen}
         for receipt in sorted(chosen):
             same = {marker for marker, other in self._receipt_of.items() if other == receipt}
-            done = any(gone & same for gone in self._gone.values())
+            done, dead = bool(self._ever_done & same), bool(self._ever_dead & same)
             plan = enqueue.add(self.spec(), {"marker": "again"}, job_id=receipt, headers=None)
             added = self._server.driver.run(plan)
-            if added.created is done:
-                raise Violation(f"job ID {receipt} is {'done' if done else 'dead'}, but adding it says {added}")
+            if added.created is done and not (done and dead):
+                raise Violation(f"job ID {receipt} is {'done' if done else 'free'}, but adding it says {added}")
+            for name in self._view.groups:
+                if added.created and self._done[name] & same:
+                    self._check_passes(name)
 
-    def _names(self, entry_ids: Any) -> str:
-        return ", ".join(f"{self._markers.get(i, '?')} ({i})" for i in sorted(entry_ids))
+    def _check_passes(self, name: str) -> None:
+        plan = intake.read(self.spec(name), "again", count=100, block_ms=None)
+        if jobs := self._server.driver.run(plan):
+            raise Violation(f"{name} has done {jobs} already, and gets them again")
 
     # --- what plans tell ------------------------------------------------------------------
 
@@ -463,12 +312,28 @@ class World:
     # --- plans ----------------------------------------------------------------------------
 
     def reading(
-        self, consumer: str, *, count: int = 1, then: Callable[..., Plan[Any]] | None = None, group: str = ""
+        self,
+        consumer: str,
+        *,
+        count: int = 1,
+        then: Callable[..., Plan[Any]] | None = None,
+        group: str = "",
+        look_for_pause: bool = False,
     ) -> Plan[int]:
         """Read, and go on with each job; how many."""
         group = self._named(group)
-        jobs = yield from intake.read(self.spec(group), consumer, count=count, block_ms=None)
+        paused = self._view.paused
+        jobs = yield from intake.read(
+            self.spec(group), consumer, count=count, block_ms=None, look_for_pause=look_for_pause
+        )
+        if look_for_pause:
+            self.check_paused(consumer, paused, len(jobs))
         return (yield from self._go_on(jobs, then, group, started=True))
+
+    def check_paused(self, consumer: str, paused: bool, got: int) -> None:
+        """What began to read while the stream was paused, and still is, gets nothing."""
+        if got and paused and self._view.paused:
+            raise Violation(f"{consumer} began to read while the stream was paused, and got {got} jobs")
 
     def recovering(
         self, consumer: str, *, then: Callable[..., Plan[Any]] | None = None, started: bool = True
@@ -557,7 +422,7 @@ class World:
         if job.has_effects:
             return  # the same delivery, settled twice
         receipt = job.id if job._kind is JobIdKind.CHOSEN else job.payload["marker"]
-        job.effects.hincrby("receipts", f"{self._named(group)}/{receipt}", 1)
+        job.effects.hincrby(RECEIPTS, f"{self._named(group)}/{receipt}", 1)
 
     def retrying(self, job: Job[dict], group: str = "") -> Plan[None]:
         yield from self._fenced(outcome.retry(self.spec(group), job, "boom"), job, group)
@@ -580,25 +445,188 @@ class World:
         for job in jobs:
             self._fence(found[job.entry_id], job)
 
+    def extending(self, job: Job[dict], group: str = "") -> Plan[None]:
+        try:
+            yield from lease.extend_one(self.spec(group), job)
+        except LeaseLostError:
+            if len(self._view.letters) == len(self._view_before.letters):  # else its body was gone, and is buried now
+                self._refused(job, group)
+            raise
+        self._accepted(job, group)
+
     def adding(self, marker: str, *, job_id: str | None = None) -> Plan[None]:
-        yield from enqueue.add(self.spec(), {"marker": marker}, job_id=job_id, headers=None)
+        try:
+            added = yield from enqueue.add(self.spec(), {"marker": marker}, job_id=job_id, headers=None)
+        except QueueFullError:
+            self._unchanged("the stream was full")
+            return
+        if not added.created:
+            self._unchanged(f"{added}")
 
     def adding_many(self, *markers: str, chosen: bool = False) -> Plan[None]:
         payloads = [{"marker": marker} for marker in markers]
         job_id = (lambda payload: "id-" + payload["marker"]) if chosen else None
-        yield from enqueue.add_many(self.spec(), payloads, job_id=job_id, headers=None)
+        try:
+            yield from enqueue.add_many(self.spec(), payloads, job_id=job_id, headers=None)
+        except QueueFullError as error:
+            if error.added > len(payloads):  # type: ignore[attr-defined]
+                raise Violation(f"{error.added} of {len(payloads)} were added") from None  # type: ignore[attr-defined]
 
     def applying_once(self, name: str) -> Plan[None]:
-        if (yield from identity.once(self.spec(), name, Effects().hincrby("receipts", f"once/{name}", 1))):
+        if (yield from identity.once(self.spec(), name, Effects().hincrby(RECEIPTS, f"once/{name}", 1))):
             self._firsts.append(self._actor)
+
+    # --- plans of operators and maintenance -----------------------------------------------
+
+    def cancelling(self, job_id: str) -> Plan[None]:
+        """Cancelled: it is in no group's hands, and was in nobody's. Else nothing was changed."""
+        self._allow("cancel", job_id)
+        try:
+            cancelled = yield from remove.cancel(self.spec(), job_id)
+        except JobStateError as error:
+            self._unchanged(f"{error}")
+            if error.state == "pending" and not self._left(job_id):
+                raise Violation(f"{self._actor}: {error}, but nobody has it") from None
+            return
+        if not cancelled:
+            self._unchanged("there was no such job")
+        elif self._view.entries.keys() == self._view_before.entries.keys():
+            raise Violation(f"{self._actor}: {job_id} was cancelled, but nothing was removed")
+        else:
+            self.check_cancelled(job_id)
+
+    def check_cancelled(self, job_id: str) -> None:
+        """It will never run."""
+        if left := self._left(job_id):
+            raise Violation(f"{self._actor}: {job_id} was cancelled, but may run still: {self._names(left)}")
+
+    def _left(self, job_id: str) -> set[str]:
+        """Entries of that job that some group has yet to run, or runs."""
+        return {
+            i
+            for name, group in self._view.groups.items()
+            for i in (*group.unread, *group.pending)
+            if self.handles(name, i) and job_id in {i, self._receipt_of[self._markers[i]]}
+        }
+
+    def asking(self, job_id: str, group: str = "") -> Plan[None]:
+        """What became of a job; the answer must be true."""
+        found = yield from identity.result(self.spec(group), job_id)
+        name, there = self._named(group), self._view.groups.get(self._named(group))
+        if there is None:
+            return
+        done = any(self._receipt_of[marker] == job_id for marker in self._done[name])
+        mine = {
+            i
+            for i in (*there.unread, *there.pending)
+            if self.handles(name, i) and self._receipt_of[self._markers[i]] == job_id
+        }
+        if (found.state == "done") is not done and not mine:
+            raise Violation(f"{job_id} is {'' if done else 'not '}done in {name}, but {found}")
+        jobs = {marker for marker, receipt in self._receipt_of.items() if receipt == job_id}
+        if found.state == "unknown" and mine and len(jobs) == 1:  # of several, by plain producers, one is remembered
+            raise Violation(f"{job_id} is unknown to {name}, which has {self._names(mine)}")
+
+    def letters(self, *markers: str, group: str = "") -> list[str]:
+        """IDs of the letters of these jobs, or of all there are."""
+        return [
+            letter_id
+            for letter_id, one in self._view.letters.items()
+            if (not markers or self._markers[one.source] in markers) and group in {"", one.group}
+        ]
+
+    def redriving(self, *letter_ids: str, new_id: str | None = None) -> Plan[None]:
+        """Those letters, or all that a list shows first."""
+        if not letter_ids:
+            letter_ids = yield from self._listing()
+        for letter_id in letter_ids:
+            done = yield from letters.redrive(self.spec(), letter_id, new_id=new_id, max_redrives=5)
+            self._check_redriven(letter_id, done)
+
+    def redriving_all(self, *letter_ids: str) -> Plan[None]:
+        """In one pipeline."""
+        yield from letters.redrive(self.spec(), letter_ids, new_id=None, max_redrives=5)
+
+    def _check_redriven(self, letter_id: str, done: Redriven) -> None:
+        new = self._view.entries.keys() - self._view_before.entries.keys()
+        if done.moved:
+            if letter_id in self._view.letters or new != set(done.moved.values()):
+                raise Violation(f"{self._actor}: {done}, but that is not so")
+            return
+        self._unchanged(f"{done}")
+        if done.missing and letter_id in self._view.letters:
+            raise Violation(f"{self._actor}: {done}, but it is there")
+
+    def purging(self, *letter_ids: str) -> Plan[None]:
+        if not letter_ids:
+            letter_ids = yield from self._listing()
+            if not letter_ids:
+                return
+        for letter_id in letter_ids:
+            self._allow("purge", letter_id)
+        count = yield from letters.purge(self.spec(), letter_ids)
+        went = len(self._view_before.letters.keys() - self._view.letters.keys())
+        if count != went:
+            raise Violation(f"{self._actor}: {went} letters went, purge says {count}")
+
+    def purging_old(self) -> Plan[None]:
+        self._allow("purge", "*")
+        yield from letters.purge_older(self.spec(), 0)
+
+    def _listing(self) -> Plan[tuple[str, ...]]:
+        found = yield from letters.listing(self.spec(), count=100, after=None)
+        return tuple(letter.id for letter in found)
+
+    def trimming(self) -> Plan[None]:
+        yield from trim.trim(self.spec())
+
+    def trimming_some(self) -> Plan[None]:
+        """As maintenance does."""
+        yield from trim.trim_some(self.spec())
+
+    def pruning(self, group: str = "") -> Plan[None]:
+        """All that hold nothing now, however young."""
+        yield from trim.prune_consumers(self.spec(group), min_idle_ms=0)
+
+    def creating(self, *names: str, start: GroupStart = "all") -> Plan[None]:
+        yield from groups.create(self.spec(), names, start)
+
+    def dropping(self, name: str, *, force: bool = True) -> Plan[None]:
+        self._allow("drop", name)
+        try:
+            dropped = yield from groups.drop(self.spec(), name, force=force)
+        except JobStateError as error:
+            self._unchanged(f"{error}")
+            return
+        was = self._view_before.groups.get(name)
+        if dropped and not force and was is not None and (was.unread or was.pending):
+            raise Violation(f"{self._actor}: {name} was dropped with {was}")
+
+    def deleting(self, *, force: bool = True) -> Plan[None]:
+        self._allow("delete")
+        first = self._view
+        try:
+            yield from remove.delete(self.spec(), force=force)
+        except JobStateError as error:
+            self._unchanged(f"{error}")
+            return
+        if not force and (first.letters or any(g.unread or g.pending for g in first.groups.values())):
+            return  # it had work when this plan began, which was done meanwhile; what was lost, `after` has seen
+
+    def pausing(self) -> Plan[None]:
+        yield from pause.change(self.spec(), paused=True)
+
+    def resuming(self) -> Plan[None]:
+        yield from pause.change(self.spec(), paused=False)
+
+    def ticking(self, consumer: str, *roles: str) -> Plan[None]:
+        """A token is given to one only."""
+        found = yield from ask(tick(self._keys, consumer=consumer, periods_ms=dict.fromkeys(roles, 60_000)))
+        for role in found.roles:
+            if self._taken.setdefault(role, self._actor) != self._actor:
+                raise Violation(f"{self._taken[role]} and {self._actor} both have the tick of {role}")
 
 
 def body(marker: str) -> str:
     """The payload of a job."""
     return json.dumps({"marker": marker})
-
-
-def order(entry_id: str) -> tuple[int, int]:
-    """Entry IDs are two numbers, not text."""
-    ms, _, seq = entry_id.partition("-")
-    return int(ms), int(seq)

@@ -1,0 +1,329 @@
+"""What is known of a stream under the explorer, and what must hold after every step.
+
+Every job carries a *marker* in its payload, by which it is found again in whatever entry it lies. Effects count runs: a
+commit adds one to the job's receipt. Two kinds of checks: of one view (a job is in one place), and of a step, which
+compares the views before and after it: whatever left its place must have gone where the counters and the plan say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from typing import Any
+
+from faults.explorer import Violation
+from faults.view import Asked, GroupView, Row, Server, View, look_commands, view_of
+
+from streamq._requests import Command, Pipeline, Reply, Request, Script, Transaction
+from streamq.keys import Keys
+
+SCRIPT_VERBS = {
+    "add": "add", "claim_id": "claim ID", "renew": "renew", "reclaim": "reclaim", "start": "start", "ack": "ack",
+    "commit": "commit", "retry": "retry", "release": "release", "dead_letter": "dead-letter", "pass_over": "pass over",
+    "cancel": "cancel", "redrive": "redrive", "purge": "purge", "trim": "trim", "prune": "prune", "delete": "delete",
+    "drop_group": "drop group", "pause": "pause", "tick": "tick", "once": "once", "result": "result",
+}  # fmt: skip
+"""What a request is called in `streamq.lifecycle`, or here if it moves no job."""
+
+COMMAND_VERBS = {"XADD": "add", "XREADGROUP": "read", "XGROUP": "create group"}
+
+
+def verbs_of(request: Request) -> set[str]:
+    """Which steps a request takes. A script without a verb fails: give it one, and its pairs."""
+    match request:
+        case Script(name):
+            return {SCRIPT_VERBS[name]}
+        case Command(args):
+            return {COMMAND_VERBS[args[0]]} if args[0] in COMMAND_VERBS else set()
+        case Pipeline(parts) | Transaction(parts):
+            return set().union(*map(verbs_of, parts))
+
+
+class Ground:
+    """See the module.
+
+    Args:
+        server: Where it is.
+        groups: Those that may exist.
+        effects: Whether all that settle successfully commit with effects, so that done means a receipt.
+        max_deliveries: Starts that a job has.
+        max_ready: Most unread entries of a group, or None.
+    """
+
+    def __init__(
+        self, server: Server, groups: tuple[str, ...], *, effects: bool, max_deliveries: int, max_ready: int | None
+    ) -> None:
+        self._server = server
+        self._keys = Keys(server.next_name(), server.deployment)
+        self._groups = groups
+        self._effects = effects
+        self._max_deliveries = max_deliveries
+        self._max_ready = max_ready
+        self._look = look_commands(self._keys, groups)
+        self._looked: list[Any] | None = None  # by the request under way
+        self.verbs: dict[str, set[str]] = defaultdict(set)
+        """Actor -> steps that it took."""
+        self._markers: dict[str, str] = {}  # entry ID -> marker
+        self._foreign: dict[str, str] = {}  # entry ID -> the only group it is for
+        self._receipt_of: dict[str, str] = {}  # marker -> field of the receipts
+        self._own: dict[str, set[str]] = {group: set() for group in groups}  # markers that the group ever had
+        self._gone: dict[str, set[str]] = {group: set() for group in groups}  # of them, those in no place any more
+        self._done: dict[str, set[str]] = {group: set() for group in groups}  # of these, those it has settled
+        self._ever_done: set[str] = set()
+        self._ever_dead: set[str] = set()
+        self._drops: Counter[str] = Counter()  # group -> how often it was dropped
+        self._deleted = False
+        self._allowed: dict[str, set[tuple[str, ...]]] = defaultdict(set)  # actor -> what it may make go
+        self._starts: Counter[tuple[str, str]] = Counter()  # (group, entry) -> starts that were not taken back
+        self._epochs: Counter[tuple[str, str]] = Counter()  # (group, entry) -> changes of its row
+        self._epochs_before: Counter[tuple[str, str]] = Counter()
+        self._seen: dict[str, dict[tuple[str, str, Row], int]] = {}  # actor -> rows after its steps -> epoch
+        self._actor = ""
+        self._rows: dict[tuple[str, str], Row] = {}
+        self._rows_before: dict[tuple[str, str], Row] = {}
+        self._view: View  # after the latest step
+        self._view_before: View
+
+    @property
+    def keys(self) -> Keys:
+        return self._keys
+
+    @property
+    def view(self) -> View:
+        return self._view
+
+    def raw(self, *commands: tuple[Any, ...]) -> list[Any]:
+        return self._server.raw(*commands)
+
+    # --- what the explorer calls ----------------------------------------------------------
+
+    def begin(self) -> None:
+        """Look at what a seed has made by hand; nothing to compare it with."""
+        self._actor = "seed"
+        self._view = self._take_in(self.raw(*self._look))
+        self._note_rows("seed")
+        self._check_view(self._view)
+
+    def ask(self, request: Request) -> Reply:
+        self.verbs[self._actor] |= verbs_of(request)
+        asked = Asked(self._server, request, self._look)
+        try:
+            return asked.reply()
+        finally:
+            self._looked = asked.seen
+
+    def before(self, actor: str) -> None:
+        self._actor = actor
+        self._epochs_before = self._epochs.copy()
+        self._rows_before = self._rows
+        self._view_before = self._view
+
+    def after(self, actor: str) -> None:
+        assert self._looked is not None
+        was, now = self._view, self._take_in(self._looked)
+        self._view = now
+        self._note_rows(actor)
+        self._check_step(was, now, self._allowed[actor])
+        self._check_view(now)
+
+    def close(self) -> None:
+        keys = self._keys
+        data = [keys.data(name) for name in ("receipts", "~probe")]
+        ticks = [keys.tick(role) for role in ("trim", "prune")]
+        rest = (keys.stream, keys.dead, keys.meta, keys.workers, keys.wake, *keys.ids, *keys.done, *data, *ticks)
+        self.raw(("UNLINK", *rest))
+
+    def _take_in(self, replies: list[Any]) -> View:
+        view = view_of(replies, self._groups)
+        for entry_id, fields in view.entries.items():
+            if b"sq:group" in fields:
+                self._foreign[entry_id] = fields[b"sq:group"].decode()
+            if entry_id not in self._markers:
+                marker = json.loads(fields[b"job"])["marker"]
+                self._markers[entry_id] = marker
+                job_id = None if b"sq:generated" in fields else fields.get(b"sq:id")
+                if job_id is not None:  # maybe another than before: a redrive may give it a new one
+                    self._receipt_of[marker] = job_id.decode()
+                self._receipt_of.setdefault(marker, marker)
+        return view
+
+    def _note_rows(self, actor: str) -> None:
+        rows = {(name, i): row for name, group in self._view.groups.items() for i, row in group.pending.items()}
+        for place, row in rows.items():
+            if self._rows.get(place) != row:
+                self._epochs[place] += 1
+        self._rows = rows
+        seen = self._seen.setdefault(actor, {})
+        for (name, entry_id), row in rows.items():
+            seen[name, entry_id, row] = self._epochs[name, entry_id]
+
+    def knows(self, marker: str) -> bool:
+        """Whether there is, or was, a job of that marker."""
+        return marker in self._receipt_of
+
+    def handles(self, name: str, entry_id: str) -> bool:
+        """Whether the entry is that group's, and not one of those that only another handles."""
+        return self._foreign.get(entry_id, name) == name
+
+    def _names(self, entry_ids: Any) -> str:
+        return ", ".join(f"{self._markers.get(i, '?')} ({i})" for i in sorted(entry_ids))
+
+    # --- a step ---------------------------------------------------------------------------
+
+    def _check_step(self, was: View, now: View, allowed: set[tuple[str, ...]]) -> None:
+        """Whatever left its place went where it may go, and is counted."""
+        if ("delete",) in allowed and was.entries.keys() | was.groups.keys() and not (now.entries or now.groups):
+            self._forget_all()
+            return
+        for name in was.groups.keys() - now.groups.keys():
+            if ("drop", name) not in allowed:
+                raise Violation(f"group {name} is gone")
+            self._forget_group(name)
+        if any(now.letters[i].reason == "entry_missing" for i in now.letters.keys() - was.letters.keys()):
+            self.verbs[self._actor].add("tombstone")
+        redriven = self._check_letters_gone(was, now, allowed)
+        for name in was.groups.keys() & now.groups.keys():
+            self._check_group_step(name, was, now, redriven[name])
+            self._check_removed(name, was, now, allowed)
+
+    def _check_letters_gone(self, was: View, now: View, allowed: set[tuple[str, ...]]) -> Counter[str]:
+        """Letters that are gone were redriven, and their jobs are back, or purged by somebody; how many were redriven."""
+        redriven: Counter[str] = Counter()
+        born = {(self._markers[i], self._foreign.get(i)) for i in now.entries.keys() - was.entries.keys()}
+        for letter_id in was.letters.keys() - now.letters.keys():
+            letter = was.letters[letter_id]
+            unknown = letter.reason == "unknown_group"
+            group = self._foreign.get(letter.source, letter.group) if unknown else letter.group
+            if (self._markers.get(letter.source), group) in born:
+                redriven[group] += 1
+            elif not allowed & {("purge", letter_id), ("purge", "*")}:
+                raise Violation(f"lost: the letter of {self._names([letter.source])} is gone, and so is its job")
+        return redriven
+
+    def _check_group_step(self, name: str, was: View, now: View, redriven: int) -> None:
+        a, b = was.groups[name], now.groups[name]
+        born = {self._markers[i] for i in now.entries.keys() - was.entries.keys() if self._foreign.get(i) == name}
+        letters = [one.source for i, one in now.letters.items() if i not in was.letters and one.group == name]
+        self._check_letters_new(name, was, now)
+        left = a.pending.keys() - b.pending.keys() - set(letters)
+        passed = {i for i in left if not self.handles(name, i)}
+        retried = {i for i in left - passed if self._markers[i] in born}
+        done = left - passed - retried
+        found = {
+            "done": len(done), "passed": len(passed), "retried": len(retried), "dead": len(letters), "redriven": redriven,
+        }  # fmt: skip
+        for word, count in found.items():
+            counted = now.counter(word, name) - was.counter(word, name)
+            if counted > count:
+                raise Violation(f"{name} counts {counted} {word}, but {count} went there: others are {word} twice")
+            if counted < count:
+                what = self._names(done) if word == "done" else ""
+                raise Violation(f"lost: {what} left {name}, {count} of them as {word}, but it counts {counted} {word}")
+        self._done[name] |= {self._markers[i] for i in done}
+        self._ever_done |= self._done[name]
+        self._ever_dead |= {self._markers[i] for i in letters}
+
+    def _check_letters_new(self, name: str, was: View, now: View) -> None:
+        """What only another group handles is never given up here, but where it cannot even be read, or is nobody's."""
+        for letter_id in now.letters.keys() - was.letters.keys():
+            letter = now.letters[letter_id]
+            here = letter.group == name and not self.handles(name, letter.source)
+            if here and letter.reason not in {"unknown_group", "oversized", "entry_missing"}:
+                raise Violation(f"{name} gave up {self._names([letter.source])} ({letter.reason}), which is another's")
+
+    def _check_removed(self, name: str, was: View, now: View, allowed: set[tuple[str, ...]]) -> None:
+        """No entry that the group has not read leaves the stream, but by cancel."""
+        a, b = was.groups[name], now.groups[name]
+        for entry_id in a.unread - now.entries.keys() - b.pending.keys():
+            job_id = self._receipt_of[self._markers[entry_id]]
+            if not allowed & {("cancel", job_id), ("cancel", entry_id)}:
+                raise Violation(f"lost: {self._names([entry_id])} was removed before {name} has read it")
+
+    def _forget_group(self, name: str) -> None:
+        """It was dropped: what it had is nobody's any more, and if it is made again it begins anew."""
+        self._drops[name] += 1
+        for known in (self._own, self._gone, self._done):
+            known[name] = set()
+        for place in [place for place in self._starts if place[0] == name]:
+            del self._starts[place]
+
+    def _forget_all(self) -> None:
+        self._deleted = True
+        for name in self._groups:
+            self._forget_group(name)
+        self._drops.clear()
+
+    # --- a view ---------------------------------------------------------------------------
+
+    def _check_view(self, view: View) -> None:
+        for name, group in view.groups.items():
+            self._check_places(name, group, [one.source for one in view.letters.values() if one.group == name])
+            self._check_starts(name, group)
+        self._check_receipts(view)
+        self._check_kept(view)
+
+    def _check_places(self, name: str, group: GroupView, dead: list[str]) -> None:
+        """Every job is exactly one of unread, pending, dead, gone; and no entry is dead twice."""
+        twice = [entry_id for entry_id, n in Counter(dead).items() if n > 1]
+        if twice:
+            raise Violation(f"dead-lettered twice: {self._names(twice)}")
+        both = group.pending.keys() & set(dead)
+        if both:
+            raise Violation(f"pending and dead: {self._names(both)}")
+        places = [i for i in (*group.unread, *group.pending, *dead) if self.handles(name, i) and i in self._markers]
+        copies = Counter(self._markers[i] for i in places)
+        if several := [marker for marker, n in copies.items() if n > 1]:
+            raise Violation(f"more than one copy of {several}: {group}, dead {dead}")
+        self._own[name] |= copies.keys()
+        gone = self._own[name] - copies.keys()
+        if risen := self._gone[name] - gone:
+            raise Violation(f"was done and is there again: {sorted(risen)}")
+        self._gone[name] = gone
+        most = self._max_ready
+        if most is not None and len(group.unread) > most:
+            raise Violation(f"{len(group.unread)} are ready for {name}, max_ready is {most}")
+
+    def _check_starts(self, name: str, group: GroupView) -> None:
+        most = self._max_deliveries
+        for entry_id, (owner, count) in group.pending.items():
+            starts = self._starts[name, entry_id]
+            if count < starts:
+                raise Violation(
+                    f"{self._names([entry_id])} of {owner} was started {starts} times, its count says {count}"
+                )
+            if starts > most:
+                raise Violation(
+                    f"{self._names([entry_id])} was started {starts} times, max_deliveries {most}, count {count}"
+                )
+
+    def _check_receipts(self, view: View) -> None:
+        if self._deleted:
+            return  # the receipts go with the stream, one request later
+        several = {k: n for k, n in view.receipts.items() if n > 1 + self._drops[k.partition("/")[0]]}
+        if several:
+            raise Violation(f"effects applied more than once: {several}")
+        done = {f"{name}/{self._receipt_of[marker]}" for name, gone in self._done.items() for marker in gone}
+        applied = {k for k in view.receipts if not k.startswith("once/") and not self._drops[k.partition("/")[0]]}
+        if early := applied - done:
+            raise Violation(f"effects applied, but not done: {sorted(early)}")
+        if self._effects and (without := done - view.receipts.keys()):
+            raise Violation(f"done without effects: {sorted(without)}")
+
+    def _check_kept(self, view: View) -> None:
+        """Entries that letters refer to are there, and counted exactly."""
+        wanted = Counter(one.source for one in view.letters.values() if one.refers)
+        if lost := wanted.keys() - view.entries.keys():
+            raise Violation(f"a dead letter refers to {self._names(lost)}, which is gone")
+        if view.kept() != dict(wanted) or int(view.meta.get("kept", 0)) != len(wanted):
+            raise Violation(f"letters refer to {dict(wanted)}, but the stream counts {view.kept()}, {view.meta}")
+
+    # --- what plans may do ----------------------------------------------------------------
+
+    def _allow(self, *what: str) -> None:
+        self._allowed[self._actor].add(what)
+
+    def _unchanged(self, what: str) -> None:
+        """A request that was refused, or found nothing, wrote nothing."""
+        a, b = self._view_before, self._view
+        if (a.entries.keys(), a.groups, a.letters) != (b.entries.keys(), b.groups, b.letters):
+            raise Violation(f"{self._actor}: {what}, but something was changed")
