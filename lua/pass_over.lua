@@ -48,6 +48,8 @@ for at = 4, #ARGV, 3 do
   end
   codes[#codes + 1] = code
 end
-if retention == 'delete' then delete_settled(stream, other_groups(stream, group), acknowledged) end
-if #acknowledged > 0 then redis.pcall('HINCRBY', meta, 'passed:' .. group, #acknowledged) end
+if #acknowledged > 0 then
+  if retention == 'delete' then delete_settled(stream, other_groups(stream, group), acknowledged) end
+  redis.pcall('HINCRBY', meta, 'passed:' .. group, #acknowledged)
+end
 return codes
