@@ -9,8 +9,12 @@
 -- ARGV[3]  retention, delete or keep
 -- ARGV[4]  slice length in ms
 -- ARGV[5]  number of entries n, 1 to 500
--- ARGV[6..]  n entry IDs, ascending; then, for each entry that is more than a plain first delivery, five values:
---            its place among the IDs, delivery count, kind (generated or chosen), job ID or '' (nothing to remember), result
+-- ARGV[6]  first entry ID
+-- ARGV[7]  last entry ID
+-- ARGV[8]  all n entry IDs, none twice, joined by blanks: one argument is cheaper to send and to take than n. Ascending;
+--            in another order the answers are the same, but found one by one
+-- ARGV[9..]  for each entry that is more than a plain first delivery, five values: its place among the IDs, delivery
+--            count, kind (generated or chosen), job ID or '' (nothing to remember), result
 --
 -- Returns  per entry  1   acknowledged
 --                     0   not pending any more; nothing was written for it
@@ -19,7 +23,7 @@
 --
 -- Atomic because a job must be done exactly when its ID is remembered as done. XACK comes first of the writes, so that it
 -- works while memory is full; what comes after it cannot fail: the types were checked. Redis >= 6.2.
--- Uses: fence, records, settled
+-- Uses: fence, records, ids, groups, settled
 
 local stream = KEYS[1]
 local meta = KEYS[2]
@@ -31,12 +35,31 @@ local retention = ARGV[3]
 local slice_ms = tonumber(ARGV[4])
 local n = tonumber(ARGV[5])
 
-local entry_ids, counts, notes = {}, {}, {}
-for i = 1, n do
-  entry_ids[i] = ARGV[5 + i]
-  counts[i] = 1
+-- The IDs, a code for each, and the IDs of those that are MINE. If what the consumer holds there is just the batch, no ID
+-- needs a look by itself.
+local function fence_batch(first, last, joined, counts)
+  local rows = rows_between(stream, group, consumer, n, first, last)
+  local all, codes, mine = {}, {}, {}
+  if #rows == n then
+    local same = true
+    for i = 1, n do
+      local row = rows[i]
+      all[i], codes[i] = row[1], MINE
+      if row[4] ~= (counts[i] or 1) then same = false break end
+    end
+    if same and table.concat(all, ' ') == joined then return all, codes, all end
+  end
+  local held, i = counts_of(rows), 0
+  for id in string.gmatch(joined, '[^ ]+') do
+    i = i + 1
+    all[i], codes[i] = id, fence_held(held, stream, group, consumer, id, counts[i] or 1)
+    if codes[i] == MINE then mine[#mine + 1] = id end
+  end
+  return all, codes, mine
 end
-for at = 6 + n, #ARGV, 5 do
+
+local counts, notes = {}, {}
+for at = 9, #ARGV, 5 do
   local place = tonumber(ARGV[at])
   counts[place] = tonumber(ARGV[at + 1])
   if ARGV[at + 3] ~= '' then
@@ -49,31 +72,16 @@ if #notes > 0 then
   if wrong then return wrong end
 end
 
--- One range over the batch is the whole fence if it lists exactly the batch; with others' entries in between, ask for each.
-local codes = {}
-local rows = pending_rows(stream, group, entry_ids[1], entry_ids[n], n)
-local exact = #rows == n
-for i = 1, n do
-  if not exact or rows[i][1] ~= entry_ids[i] then exact = false break end
-end
-for i = 1, n do
-  if exact then
-    codes[i] = rows[i][2] == consumer and rows[i][4] == counts[i] and MINE or LOST
-  else
-    codes[i] = fence(stream, group, consumer, entry_ids[i], counts[i])
-  end
-end
-
-local mine = {}
-for i = 1, n do
-  if codes[i] == MINE then mine[#mine + 1] = entry_ids[i] end
-end
+local entry_ids, codes, mine = fence_batch(ARGV[6], ARGV[7], ARGV[8], counts)
 if #mine == 0 then return codes end
 
 redis.call('XACK', stream, group, unpack(mine))
-if retention == 'delete' then delete_settled(stream, group, mine) end
+local others = other_groups(stream, group)
+if retention == 'delete' then delete_settled(stream, others, mine) end
+redis.pcall('HINCRBY', meta, 'done:' .. group, #mine)
+if #notes == 0 then return codes end
 
-local done_fields, done_pairs, id_fields, id_pairs = {}, {}, {}, {}
+local done_fields, done_pairs, job_ids, their_entries = {}, {}, {}, {}
 for _, note in ipairs(notes) do
   if codes[note.place] == MINE then
     local field = group .. '/' .. note.job_id
@@ -81,14 +89,12 @@ for _, note in ipairs(notes) do
     done_pairs[#done_pairs + 1] = field
     done_pairs[#done_pairs + 1] = 'done ' .. note.result
     if note.kind == 'chosen' then
-      id_fields[#id_fields + 1] = note.job_id
-      id_pairs[#id_pairs + 1] = note.job_id
-      id_pairs[#id_pairs + 1] = 'done ' .. entry_ids[note.place]
+      job_ids[#job_ids + 1] = note.job_id
+      their_entries[#their_entries + 1] = entry_ids[note.place]
     end
   end
 end
 local now = server_ms()
 if #done_fields > 0 then put_records(done, now, slice_ms, done_fields, done_pairs) end
-if #id_fields > 0 then put_records(ids, now, slice_ms, id_fields, id_pairs) end
-redis.pcall('HINCRBY', meta, 'done:' .. group, #mine)
+if #job_ids > 0 then put_done_ids(stream, others, group, ids, now, slice_ms, job_ids, their_entries) end
 return codes

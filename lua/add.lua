@@ -12,6 +12,8 @@
 --                   { 0, entry ID, 'done' }     known: settled within the last idempotency_ttl
 --                   { -1, number, 'full' }      not added: so many are ready. Whatever follows it was not added either
 --          error WRONGTYPE  a slice of T:ids is no hash; nothing was written
+--          error            an entry could not be added (memory is full, the stream has used up its IDs, ...); nothing was
+--                           written from there on
 --
 -- Atomic because two producers with one ID must get one entry, and of a batch a whole beginning must be added, so that the
 -- caller can tell what is left. A record whose entry was removed by somebody else does not count, else a flushed stream
@@ -25,68 +27,99 @@ local max_ready = tonumber(ARGV[2])
 
 local wrong = check_slices(ids)
 if wrong then return wrong end
+local now = server_ms()
+local groups = group_rows(stream)
 
-local LOOK = 1000 -- entries counted on either side where the server says how many are unread
+local LOOK, BYTES = 1000, 4194304 -- most entries, and bytes of them, counted on either side
+
+local function size_of(page)
+  local bytes = 0
+  for _, entry in ipairs(page) do
+    for _, part in ipairs(entry[2]) do bytes = bytes + #part end
+  end
+  return bytes
+end
 
 -- Entries behind `last`. Counted from there on, and from the head up to there, at once: whichever ends first tells, so the
--- backlog may be long, and so may be what is pending or kept. Nil where neither ends within `most`.
-local function count_unread(last, length, most)
-  local unread, read = 0, 0
+-- backlog may be long, or what is pending and kept. Where both are, what is left uncounted passes for unread.
+local function count_unread(last, length)
+  local unread, read, bytes, size = 0, 0, 0, 10
   local behind, first = last, '-'
-  while unread < most do
-    local page = redis.call('XRANGE', stream, '(' .. behind, '+', 'COUNT', 100)
-    unread = unread + #page
-    if #page < 100 or unread >= max_ready then return unread end
-    behind = page[100][1]
-    page = redis.call('XRANGE', stream, first, last, 'COUNT', 100)
+  while unread < LOOK and bytes < BYTES do
+    local page = redis.call('XRANGE', stream, first, last, 'COUNT', size)
     read = read + #page
-    if #page < 100 then return length - read end
-    first = '(' .. page[100][1]
+    if #page < size then break end
+    first = '(' .. page[size][1]
+    bytes = bytes + size_of(page)
+    if not entry_behind(stream, behind) then return unread end
+    page = redis.call('XRANGE', stream, '(' .. behind, '+', 'COUNT', size)
+    unread = unread + #page
+    if #page < size or unread >= max_ready then return unread end
+    behind = page[size][1]
+    bytes = bytes + size_of(page)
+    size = bytes < 65536 and 100 or 10
   end
+  return length - read
 end
 
 -- Exact where it matters: below the limit it may be too high by what is pending or kept. The server's lag is unknown on 6.2
 -- and after some deletions, and on 7.0 too high after others (a job that is cancelled), never too low.
-local function count_ready()
+local function count_ready(more)
   local length = redis.call('XLEN', stream)
-  if length < max_ready then return length end
-  local groups = group_rows(stream)
+  if length + more <= max_ready then return length end
   if #groups == 0 then return length end
   local most = 0
   for _, group in ipairs(groups) do
-    local count = group.lag or nil
-    if not count or count >= max_ready then
-      count = count_unread(group['last-delivered-id'], length, count and LOOK or max_ready) or count or max_ready
-    end
+    local count = group.lag or length
+    if count + more > max_ready then count = math.min(count, count_unread(group['last-delivered-id'], length)) end
     most = math.max(most, math.min(count, length))
   end
   return most
 end
 
-local now = server_ms()
-local ready = max_ready > 0 and count_ready() or 0
+
+local ready
+local known, queued = {}, {} -- what was remembered, and what this batch adds: looked up, and noted, all at once
+local names, pairs_ = {}, {}
 
 local function add(job_id, first, last)
-  local record = job_id ~= '' and find_record(ids, now, job_id)
+  local record = job_id ~= '' and (queued[job_id] or known[job_id])
   if record then
     local word, entry_id = string.match(record, '^(%a+) (.*)$')
-    local state = word == 'done' and 'done' or entry_state(stream, entry_id)
+    local state = word == 'done' and 'done' or (is_id(entry_id or '') and entry_state(stream, entry_id, groups))
     if state then return { 0, entry_id, state } end
   end
   if max_ready > 0 and ready >= max_ready then return { -1, tostring(ready), 'full' } end
-  local entry_id = redis.call('XADD', stream, '*', unpack(ARGV, first, last))
-  if job_id ~= '' then put_records(ids, now, slice_ms, { job_id }, { job_id, 'queued ' .. entry_id }) end
+  local entry_id = redis.pcall('XADD', stream, '*', unpack(ARGV, first, last))
+  if type(entry_id) == 'table' then return entry_id end
+  if job_id ~= '' then
+    queued[job_id] = 'queued ' .. entry_id
+    names[#names + 1] = job_id
+    pairs_[#pairs_ + 1] = job_id
+    pairs_[#pairs_ + 1] = queued[job_id]
+  end
   ready = ready + 1
   return { 1, entry_id, 'ready' }
 end
 
-local answers = {}
-local at = 3
+local jobs, chosen, at = 0, {}, 3
 while at <= #ARGV do
+  jobs = jobs + 1
+  if ARGV[at] ~= '' then chosen[#chosen + 1] = ARGV[at] end
+  at = at + 2 + tonumber(ARGV[at + 1])
+end
+if #chosen > 0 then known = find_records(ids, now, chosen) end
+ready = max_ready > 0 and count_ready(jobs) or 0
+
+local answers, refused = {}, nil
+at = 3
+while at <= #ARGV and not refused do
   local last = at + 1 + tonumber(ARGV[at + 1])
-  local previous = answers[#answers]
-  if previous and previous[1] == -1 then answers[#answers + 1] = previous
-  else answers[#answers + 1] = add(ARGV[at], at + 2, last) end
+  local answer = answers[#answers]
+  if not answer or answer[1] ~= -1 then answer = add(ARGV[at], at + 2, last) end
+  if answer.err then refused = answer end
+  answers[#answers + 1] = answer
   at = last + 1
 end
-return answers
+if #names > 0 then put_records(ids, now, slice_ms, names, pairs_) end
+return refused or answers

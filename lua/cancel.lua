@@ -31,17 +31,18 @@ local word, entry_id = string.match(record or '', '^(%a+) (.*)$')
 if word == 'done' then return { -1, 'done' } end
 -- A generated ID is the ID of its first entry.
 entry_id = entry_id or (is_id(job_id) and job_id)
-if not entry_id or redis.call('EXISTS', stream) == 0 then return { 0 } end
+if not entry_id or not is_id(entry_id) or redis.call('EXISTS', stream) == 0 then return { 0 } end
 
-local state, entry = entry_state(stream, entry_id)
+local groups = group_rows(stream)
+local state, entry = entry_state(stream, entry_id, groups)
 if not record and entry and (value_of(entry[2], 'sq:id') or job_id) ~= job_id then return { 0 } end
 if state == 'pending' then return { -1, state } end
 if not entry then return { 0 } end
 if state ~= 'ready' then return { -1, 'done' } end
-local only = only_group(entry[2])
-for _, group in ipairs(group_rows(stream)) do
-  local handles = not only or group.name == only
-  if handles and not id_after(entry_id, group['last-delivered-id']) then return { -1, 'pending' } end
+-- With other groups beside it, an entry of one group alone is its retry: the job was begun, and may wait for the others.
+if only_group(entry[2]) and #groups > 1 then return { -1, 'pending' } end
+for _, group in ipairs(groups) do
+  if not id_after(entry_id, group['last-delivered-id']) and not only_group(entry[2]) then return { -1, 'pending' } end
 end
 redis.call('XDEL', stream, entry_id)
 if record then forget_record(ids, now, job_id, record) end

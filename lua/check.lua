@@ -1,8 +1,9 @@
--- check.lua: may the user run what the scripts run? Asked once, before the first job is touched.
+-- check.lua: may the user run what the scripts run? Asked once, before the first write.
 --
 -- KEYS[1]  probe  T:probe  never written
+-- ARGV[1..]  commands, such as XADD or XINFO GROUPS
 --
--- Returns  the commands the user may not run on a stream's keys, in words of the server; empty when all is well
+-- Returns  those that the user may not run on a stream's keys; empty when all is well
 --
 -- Scripts do not roll back: one that lacks a permission in its middle would write half, fail, and be repeated for ever.
 -- Each call here finds no key to work on, so nothing is written.
@@ -11,32 +12,45 @@
 
 local probe = KEYS[1]
 
+-- What follows the key.
 local CALLS = {
-  { 'XADD', 'NOMKSTREAM', '*', 'f', 'v' }, { 'XACK', 'g', '0-1' }, { 'XDEL', '0-1' },
-  { 'XCLAIM', 'g', 'c', '0', '0-1', 'JUSTID' }, { 'XAUTOCLAIM', 'g', 'c', '0', '0', 'COUNT', '1', 'JUSTID' },
-  { 'XPENDING', 'g', '-', '+', '1' }, { 'XRANGE', '-', '+', 'COUNT', '1' }, { 'HGET', 'f' }, { 'HDEL', 'f' },
-  { 'TYPE' }, { 'EXISTS' }, { 'UNLINK' }, { 'PEXPIREAT', '1' }, { 'HEXISTS', 'f' },
+  XADD = { 'NOMKSTREAM', '*', 'f', 'v' }, XACK = { 'g', '0-1' }, XDEL = { '0-1' }, XLEN = {},
+  XCLAIM = { 'g', 'c', '0', '0-1', 'JUSTID' }, XAUTOCLAIM = { 'g', 'c', '0', '0', 'COUNT', '1', 'JUSTID' },
+  XPENDING = { 'g', '-', '+', '1' }, XRANGE = { '-', '+', 'COUNT', '1' }, XTRIM = { 'MAXLEN', '0' },
+  XREVRANGE = { '+', '-', 'COUNT', '1' }, HGETALL = {}, ZCARD = {},
+  HGET = { 'f' }, HMGET = { 'f' }, HDEL = { 'f' }, HEXISTS = { 'f' }, TYPE = {}, EXISTS = {}, UNLINK = {}, PEXPIREAT = { '1' },
 }
--- These have no call without effect; their category or a missing argument tells, depending on the server.
-local WRITES = { { 'HSET', 'f', 'v' }, { 'HINCRBY', 'f', '1' } }
+-- These have no call without effect; where the server cannot be asked, the command's category tells.
+local WRITES = { HSET = { 'f', 'v' }, HINCRBY = { 'f', '1' }, SET = { 'v', 'NX', 'PX', '1' } }
 
-local denied = {}
-local function note(command, reply)
-  if type(reply) == 'table' and reply.err then
-    local words = string.lower(reply.err)
-    if string.find(words, 'noperm', 1, true) or string.find(words, 'acl failure', 1, true)
-      or string.find(words, "can't run this command", 1, true) or string.find(words, "can't access at least", 1, true) then
-      denied[#denied + 1] = command
-    end
+local function is_denied(reply)
+  if type(reply) ~= 'table' or not reply.err then return false end
+  local words = string.lower(reply.err)
+  for _, sign in ipairs({ 'noperm', 'acl failure', "can't run this command", "can't access at least" }) do
+    if string.find(words, sign, 1, true) then return true end
   end
+  return false
 end
 
-for _, call in ipairs(CALLS) do note(call[1], redis.pcall(call[1], probe, unpack(call, 2))) end
-note('XINFO GROUPS', redis.pcall('XINFO', 'GROUPS', probe))
-note('TIME', redis.pcall('TIME'))
-for _, call in ipairs(WRITES) do
-  if redis.acl_check_cmd and not redis.acl_check_cmd(call[1], probe, unpack(call, 2)) then
-    denied[#denied + 1] = call[1]
+local function may_not(command)
+  if WRITES[command] then
+    return redis.acl_check_cmd and not redis.acl_check_cmd(command, probe, unpack(WRITES[command]))
+  elseif CALLS[command] then
+    return is_denied(redis.pcall(command, probe, unpack(CALLS[command])))
+  elseif command == 'TIME' then
+    return is_denied(redis.pcall(command))
+  elseif command == 'XREAD' then
+    return is_denied(redis.pcall(command, 'STREAMS', probe, '0'))
   end
+  -- Two words: the key follows them, then a group and a consumer where the second word wants them.
+  local words = {}
+  for word in string.gmatch(command, '%S+') do words[#words + 1] = word end
+  local more = ({ CONSUMERS = { 'g' }, DELCONSUMER = { 'g', 'c' } })[words[2]] or {}
+  return is_denied(redis.pcall(words[1], words[2], probe, unpack(more)))
+end
+
+local denied = {}
+for i = 1, #ARGV do
+  if may_not(ARGV[i]) then denied[#denied + 1] = ARGV[i] end
 end
 return denied

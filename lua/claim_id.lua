@@ -27,24 +27,36 @@ local slice_ms = tonumber(ARGV[3])
 local wrong = check_slices(done)
 if wrong then return wrong end
 
-local now = server_ms()
-local answers = {}
+local entry_ids, counts, fields = {}, {}, {}
 for at = 4, #ARGV, 3 do
-  local entry_id, count, job_id = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2]
-  local field = group .. '/' .. job_id
-  local code = fence(stream, group, consumer, entry_id, count)
+  entry_ids[#entry_ids + 1] = ARGV[at]
+  counts[#counts + 1] = tonumber(ARGV[at + 1])
+  fields[#fields + 1] = group .. '/' .. ARGV[at + 2]
+end
+local n = #entry_ids
+local now = server_ms()
+local records = find_records(done, now, fields)
+local held = counts_of(rows_between(stream, group, consumer, n, entry_ids[1], entry_ids[n]))
+
+local answers, running, pairs_ = {}, {}, {}
+for i, field in ipairs(fields) do
+  local entry_id = entry_ids[i]
+  local code = fence_held(held, stream, group, consumer, entry_id, counts[i])
   local answer = { code }
   if code == MINE then
-    local record = find_record(done, now, field)
-    local word, value = string.match(record or '', '^(%a+) (.*)$')
+    local word, value = string.match(records[field] or '', '^(%a+) (.*)$')
     if word == 'done' then
       answer = { 2, value }
     elseif word == 'running' and value ~= entry_id and pending_rows(stream, group, value, value, 1)[1] then
       answer = { 3, value }
     else
-      put_records(done, now, slice_ms, { field }, { field, 'running ' .. entry_id })
+      records[field] = 'running ' .. entry_id -- for a later entry of this batch with the same ID
+      running[#running + 1] = field
+      pairs_[#pairs_ + 1] = field
+      pairs_[#pairs_ + 1] = records[field]
     end
   end
-  answers[#answers + 1] = answer
+  answers[i] = answer
 end
+if #running > 0 then put_records(done, now, slice_ms, running, pairs_) end
 return answers

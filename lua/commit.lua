@@ -26,7 +26,7 @@
 --
 -- Atomic because effects must be applied exactly when the job is done. Effects are the writes that can fail, so they come
 -- before XACK; what comes after it cannot. Redis >= 6.2.
--- Uses: fence, records, settled, effects
+-- Uses: fence, records, ids, groups, settled, effects
 
 local stream = KEYS[1]
 local meta = KEYS[2]
@@ -57,12 +57,13 @@ if bad then
 end
 
 redis.call('XACK', stream, group, entry_id)
-if retention == 'delete' then delete_settled(stream, group, { entry_id }) end
+local others = other_groups(stream, group)
+if retention == 'delete' then delete_settled(stream, others, { entry_id }) end
 if job_id ~= '' then
   local now = server_ms()
   local field = group .. '/' .. job_id
   put_records(done, now, slice_ms, { field }, { field, 'done ' .. result })
-  if kind == 'chosen' then put_records(ids, now, slice_ms, { job_id }, { job_id, 'done ' .. entry_id }) end
+  if kind == 'chosen' then put_done_ids(stream, others, group, ids, now, slice_ms, { job_id }, { entry_id }) end
 end
 redis.pcall('HINCRBY', meta, 'done:' .. group, 1)
 return { 1 }

@@ -26,7 +26,7 @@
 -- Atomic because an entry must be pending or dead, never both, never neither. Everything is checked first; XADD to the
 -- dead-letter stream is the only write that can fail, so it comes before XACK: EXEC does not roll back. The job ID becomes
 -- free, if it was this entry's. Redis >= 6.2.
--- Uses: fence, records, settled, tombstone, types, kept
+-- Uses: fence, records, ids, groups, settled, tombstone, types, kept
 
 local stream = KEYS[1]
 local dead = KEYS[2]
@@ -103,7 +103,7 @@ else
 end
 
 redis.call('XACK', stream, group, entry_id)
-if retention == 'delete' and outcome == 1 then delete_settled(stream, group, { entry_id }) end
+if retention == 'delete' and outcome == 1 then delete_settled(stream, other_groups(stream, group), { entry_id }) end
 if job_id ~= '' then
   forget_record(done, now, group .. '/' .. job_id, 'running ' .. entry_id)
   forget_record(ids, now, job_id, 'queued ' .. entry_id)

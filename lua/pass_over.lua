@@ -8,14 +8,14 @@
 -- ARGV[4..]  per delivery: entry ID, delivery count, the group that handles it
 --
 -- Returns  per delivery   1  acknowledged
---                         2  the group that handles it does not exist, and this one's name sorts first: to be
+--                         2  the group that handles it does not exist, and this one is the last to let go of it: to be
 --                            dead-lettered by it; nothing was written
 --                         0  not pending any more; nothing was written
 --                        -1  another consumer's, or a later delivery; nothing was written
 --
--- Atomic because a group may be made or dropped at any time, and exactly one of the others must dead-letter what it leaves
--- behind. Redis >= 6.2.
--- Uses: fence, settled, groups
+-- Atomic because a group may be made or dropped at any time, and exactly one of the others must dead-letter what nobody
+-- handles: scripts come one after another, so there is one last. Redis >= 6.2.
+-- Uses: fence, ids, records, groups, settled
 
 local stream = KEYS[1]
 local meta = KEYS[2]
@@ -23,17 +23,24 @@ local group = ARGV[1]
 local consumer = ARGV[2]
 local retention = ARGV[3]
 
-local known, first = {}, group
-for _, row in ipairs(group_rows(stream)) do
-  known[row.name] = true
-  if row.name < first then first = row.name end
+local groups = group_rows(stream)
+local known = {}
+for _, row in ipairs(groups) do known[row.name] = true end
+
+local function others_need(id)
+  for _, row in ipairs(groups) do
+    if row.name ~= group then
+      if id_after(id, row['last-delivered-id']) or pending_rows(stream, row.name, id, id, 1)[1] then return true end
+    end
+  end
+  return false
 end
 
 local codes, acknowledged = {}, {}
 for at = 4, #ARGV, 3 do
   local entry_id, count, handler = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2]
   local code = fence(stream, group, consumer, entry_id, count)
-  if code == MINE and not known[handler] and first == group then
+  if code == MINE and not known[handler] and not others_need(entry_id) then
     code = 2
   elseif code == MINE then
     redis.call('XACK', stream, group, entry_id)
@@ -41,6 +48,6 @@ for at = 4, #ARGV, 3 do
   end
   codes[#codes + 1] = code
 end
-if retention == 'delete' then delete_settled(stream, group, acknowledged) end
+if retention == 'delete' then delete_settled(stream, other_groups(stream, group), acknowledged) end
 if #acknowledged > 0 then redis.pcall('HINCRBY', meta, 'passed:' .. group, #acknowledged) end
 return codes

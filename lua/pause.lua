@@ -21,7 +21,7 @@ if wrong then return wrong end
 local now = redis.call('HGET', meta, 'paused')
 if (now and '1' or '0') == paused then return 0 end
 redis.call('HDEL', meta, '')
+redis.call('XADD', wake, 'MAXLEN', 1, '*', 'paused', paused) -- first: it is what can still be refused, for lack of permission
 if paused == '1' then redis.call('HSET', meta, 'paused', '1')
 else redis.call('HDEL', meta, 'paused') end
-redis.call('XADD', wake, 'MAXLEN', 1, '*', 'paused', paused)
 return 1

@@ -19,6 +19,7 @@ local meta = KEYS[3]
 local wrong = check_stream(stream) or check_stream(dead) or check_hash(meta)
 if wrong then return wrong end
 
+local groups
 local codes = {}
 for i = 1, #ARGV do
   local letter = first_entry(dead, ARGV[i], ARGV[i])
@@ -26,8 +27,9 @@ for i = 1, #ARGV do
   if letter then
     local about, original = read_letter(letter[2])
     redis.call('XDEL', dead, ARGV[i])
-    if is_reference(about, original) and about.source and unkeep_entry(meta, about.source) and not entry_state(stream, about.source) then
-      redis.call('XDEL', stream, about.source)
+    if is_reference(about, original) and is_id(about.source or '') and unkeep_entry(meta, about.source) then
+      groups = groups or group_rows(stream)
+      if not entry_state(stream, about.source, groups) then redis.call('XDEL', stream, about.source) end
     end
   end
 end

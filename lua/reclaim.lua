@@ -26,7 +26,7 @@
 -- longer true. XAUTOCLAIM alone starts at the head for ever, looks at 10 x COUNT entries only, and drops entries without
 -- body (facts of Redis 6.2 to 8.6); so XPENDING pages from a kept cursor and XAUTOCLAIM takes one ID at a time.
 -- Redis >= 6.2.
--- Uses: fence, records, settled, tombstone
+-- Uses: records, tombstone
 
 local stream = KEYS[1]
 local dead = KEYS[2]

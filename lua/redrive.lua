@@ -57,7 +57,8 @@ end
 local group = about.group
 if about.reason == 'unknown_group' then group = ours['sq:group'] or group end
 local exists = false
-for _, row in ipairs(group_rows(stream)) do exists = exists or row.name == group end
+local groups = group_rows(stream)
+for _, row in ipairs(groups) do exists = exists or row.name == group end
 if not exists then return { -2, 'its group ' .. group .. ' does not exist' } end
 local redrives = (tonumber(about.redrives) or 0) + 1
 if redrives > most then return { -2, 'it was redriven ' .. redrives - 1 .. ' times already' } end
@@ -70,13 +71,13 @@ local now = server_ms()
 local function holder()
   local word, value = string.match(find_record(done, now, group .. '/' .. job_id) or '', '^(%a+) (.*)$')
   if word == 'done' then return 'done' end
-  if word == 'running' and pending_rows(stream, group, value, value, 1)[1] then return 'pending' end
+  if word == 'running' and is_id(value) and pending_rows(stream, group, value, value, 1)[1] then return 'pending' end
   word, value = string.match(find_record(ids, now, job_id) or '', '^(%a+) (.*)$')
-  local entry = word == 'queued' and first_entry(stream, value, value)
+  local entry = word == 'queued' and is_id(value) and first_entry(stream, value, value)
   local only = entry and only_group(entry[2])
   if not entry or (only and only ~= group) then return end
   if pending_rows(stream, group, value, value, 1)[1] then return 'pending' end
-  for _, row in ipairs(group_rows(stream)) do
+  for _, row in ipairs(groups) do
     if row.name == group and id_after(value, row['last-delivered-id']) then return 'ready' end
   end
 end

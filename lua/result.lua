@@ -12,7 +12,8 @@
 --          { 'unknown' }       never added, dead, cancelled, forgotten, or settled without a record
 --          error WRONGTYPE     a slice of T:ids or T:done is no hash
 --
--- Atomic because a job that is moved on between two looks would be seen nowhere. Writes nothing. Redis >= 6.2.
+-- Atomic because a job that is moved on between two looks would be seen nowhere. Writes nothing, but
+-- for unlinking what is due. Redis >= 6.2.
 -- Uses: fence, ids, groups, records
 
 local stream = KEYS[1]

@@ -25,7 +25,7 @@
 -- Atomic because the entry must leave the group exactly when the job is back: separately, a crash would lose it
 -- (acknowledge first) or run it twice (add first). XADD is the write that can fail, so it comes first. Only this group
 -- handles the new entry (sq:group). All fields but ours are kept byte for byte and in order. Redis >= 6.2.
--- Uses: fence, records, settled
+-- Uses: fence, records, ids, groups, settled
 
 local stream = KEYS[1]
 local meta = KEYS[2]
@@ -69,7 +69,7 @@ end
 
 local new_id = redis.call('XADD', stream, '*', unpack(fields))
 redis.call('XACK', stream, group, entry_id)
-if retention == 'delete' then delete_settled(stream, group, { entry_id }) end
+if retention == 'delete' then delete_settled(stream, other_groups(stream, group), { entry_id }) end
 if kind == 'chosen' then
   local now = server_ms()
   forget_record(done, now, group .. '/' .. job_id, 'running ' .. entry_id)

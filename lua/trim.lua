@@ -1,9 +1,10 @@
 -- trim.lua: remove finished entries from the stream; one bounded pass.
 --
 -- KEYS[1]  stream  T:stream  stream
--- KEYS[2]  meta    T:meta    hash; cursor:trim is where the next pass starts, kept:<entry ID> and kept what letters refer to
+-- KEYS[2]  dead    T:dead    stream of dead letters
+-- KEYS[3]  meta    T:meta    hash; cursor:trim is where the next pass starts, kept:<entry ID> and kept what letters refer to
 -- ARGV[1]  ms that finished entries are kept, or '' for no such rule
--- ARGV[2]  how many of the newest entries are kept, or '' for no such rule
+-- ARGV[2]  most entries that the stream may hold before finished ones go, or '' for no such rule
 -- ARGV[3]  most entries to look at one by one
 -- ARGV[4]  cursor to start at (the first is 0-0), or '' to start where the last such pass ended, and to note where this one
 --          ends
@@ -16,13 +17,14 @@
 --          error WRONGTYPE  the stream's key holds something else; nothing was written
 --
 -- An entry is finished when every group has read it, none has it pending, and no dead letter refers to it. Without rules all
--- finished entries go; with rules those that are older than the first, or not among the newest of the second.
+-- finished entries go; with rules those that are older than the first, and the oldest while there are more than the second.
 --
 -- Atomic because a group may read, settle, or be made at any time, and what it still needs must stay. Redis >= 6.2.
 -- Uses: ids, groups, records, types
 
 local stream = KEYS[1]
-local meta = KEYS[2]
+local dead = KEYS[2]
+local meta = KEYS[3]
 local keep_ms = tonumber(ARGV[1])
 local keep_last = tonumber(ARGV[2])
 local look = tonumber(ARGV[3])
@@ -30,8 +32,9 @@ local from = ARGV[4]
 local stop = ARGV[5]
 
 local NODES = 10000 -- most entries of one XTRIM, which removes whole nodes of about 100
+local BYTES = 4194304 -- most bytes of bodies looked at in one pass
 
-local wrong = check_stream(stream)
+local wrong = check_stream(stream) or check_stream(dead)
 if wrong then return wrong end
 local stored = from == ''
 if stored then from = redis.call('HGET', meta, 'cursor:trim') or '0-0' end
@@ -54,7 +57,7 @@ for _, group in ipairs(groups) do
 end
 if stop == '' or id_after(stop, read_by_all) then stop = read_by_all end
 local cutoff = keep_ms and string.format('%.0f', math.max(server_ms() - keep_ms, 0)) .. '-0'
-local kept = redis.call('HEXISTS', meta, 'kept') == 1
+local kept = redis.call('HEXISTS', meta, 'kept') == 1 and redis.call('XLEN', dead) > 0
 
 -- Most of it goes by whole nodes, from the head: everything below the first entry that somebody needs.
 if not kept and not keep_last then
@@ -75,35 +78,37 @@ local function lets_go(id)
 end
 local function is_kept(id) return kept and redis.call('HEXISTS', meta, 'kept:' .. id) == 1 end
 
--- By pages: there may be more pending than entries, since some may have lost their bodies.
-local function note_pending(group, first, last, pending)
-  local start = first
-  while true do
-    local rows = redis.call('XPENDING', stream, group, start, last, 100)
-    for _, row in ipairs(rows) do pending[row[1]] = true end
-    if #rows < 100 then return end
-    start = '(' .. rows[100][1]
-  end
+-- There may be more pending than entries, since some may have lost their bodies: what lies behind a full reply is not known,
+-- and stays for this time. Returns where that begins, or nil.
+local function note_pending(group, first, last, n, pending)
+  local rows = redis.call('XPENDING', stream, group, first, last, 2 * n)
+  for _, row in ipairs(rows) do pending[row[1]] = true end
+  return #rows == 2 * n and rows[2 * n][1] or nil
 end
 
 -- The rest one by one, between entries that are pending. Bodies come with the IDs, so pages grow only while those are small.
-local removed, page = 0, 10
-while look > 0 do
+local removed, page, bytes = 0, 10, 0
+while look > 0 and bytes < BYTES do
   local rows = redis.call('XRANGE', stream, cursor, stop, 'COUNT', math.min(page, look))
   if #rows == 0 then return answer(removed, '') end
-  local bytes, pending, gone = 0, {}, {}
+  local size, pending, gone, unsure = 0, {}, {}, nil
   local last = rows[#rows][1]
-  for _, group in ipairs(groups) do note_pending(group.name, rows[1][1], last, pending) end
+  for _, group in ipairs(groups) do
+    local unknown = note_pending(group.name, rows[1][1], last, #rows, pending)
+    if unknown and (not unsure or id_after(unsure, unknown)) then unsure = unknown end
+  end
   for _, row in ipairs(rows) do
-    for _, part in ipairs(row[2]) do bytes = bytes + #part end
-    if lets_go(row[1]) and not pending[row[1]] and not is_kept(row[1]) then gone[#gone + 1] = row[1]
+    for _, part in ipairs(row[2]) do size = size + #part end
+    local needed = pending[row[1]] or (unsure and id_after(row[1], unsure))
+    if lets_go(row[1]) and not needed and not is_kept(row[1]) then gone[#gone + 1] = row[1]
     else stay = stay + 1 end
     excess = excess - 1
   end
   if #gone > 0 then removed = removed + redis.call('XDEL', stream, unpack(gone)) end
   if not lets_go(last) then return answer(removed, '') end -- nor anything behind it
   look = look - #rows
-  page = bytes < 65536 and 100 or 10
+  bytes = bytes + size
+  page = size < 65536 and 100 or 10
   cursor = '(' .. last
 end
 return answer(removed, cursor .. ',' .. string.format('%.0f', stay))

@@ -1,8 +1,9 @@
 """The stored entry: values to fields and fields to values. A public format, described in ``docs/format.md``.
 
-``job`` is the payload; fields that begin with ``sq:`` are ours; all others belong to the producer and are carried along
-untouched. Nothing that comes from the server is trusted: whatever is malformed becomes a `Malformed`, never an exception
-in a loop, and no payload ever reaches a log line. Never pickle: data must not be able to run code.
+``job`` is the payload, JSON unless ``sq:codec`` says otherwise; fields that begin with ``sq:`` are ours; all others
+belong to the producer and are carried along untouched. Nothing that comes from the server is trusted: whatever is
+malformed becomes a `Malformed`, never an exception in a loop, and no payload ever reaches a log line. Never pickle: data
+must not be able to run code.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, get_origin
+from typing import Any, Final, Generic, NoReturn, TypeVar, get_origin
 
 import msgspec
 
 from streamq._requests import Arg
 from streamq.errors import ConfigurationError, JobEncodingError
 from streamq.keys import ID_BYTES, NAME, check_id
-from streamq.messages import Job, JobIdKind, Reason
-from streamq.options import MAX_FIELDS, MAX_RESULT_BYTES, StreamOptions
+from streamq.messages import MOST_MS, Job, JobIdKind, Reason
+from streamq.options import MAX_FIELDS, MAX_RESULT_BYTES, Codec, StreamOptions
 
 T = TypeVar("T")
 
@@ -32,9 +33,6 @@ MAX_DEAD_ERROR_BYTES: Final = 4_096
 """Of the error in a dead letter: a stack's worth, and an exception with megabytes in its text stays harmless."""
 
 MAX_HEADERS: Final = 64
-
-_MOST_MS: Final = 10**14 - 1
-"""Fourteen digits: a double, and so Lua, can count them. The year 5138; entry IDs go on, their age does not matter."""
 
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -64,25 +62,41 @@ def cut(message: str, size: int = MAX_DEAD_ERROR_BYTES) -> str:
     return raw[: size - 4].decode("utf-8", "ignore") + " ..."
 
 
+_SPELLED: Final[dict[Codec, str]] = {"json": "JSON", "msgpack": "msgpack"}
+_WOULD_CHANGE: Final[dict[Codec, str]] = {
+    "json": "JSON has no NaN, no tuples, no keys but text, no times",
+    "msgpack": "msgpack has no tuples, no sets, no decimals, no times without a zone, and NaN equals nothing",
+}
+
+
 class PayloadCodec(Generic[T]):
-    """Encodes and decodes payloads of one type.
+    """Encodes payloads of one type, and decodes them from whichever codec they were encoded with.
 
     Args:
         kind: The payload's type: a msgspec Struct or anything else msgspec decodes, ``dict``, or ``bytes`` for raw ones.
         max_bytes: Longest encoded payload.
+        codec: Of what is encoded.
+
+    Raises:
+        ConfigurationError: Payloads of this type cannot be decoded, or are raw and have no codec.
     """
 
-    __slots__ = ("_decoder", "_encoder", "_tag_path", "_untyped", "kind", "max_bytes")
+    __slots__ = ("_back", "_encoder", "_json", "_msgpack", "_tag_path", "_untyped", "codec", "kind", "max_bytes", "raw")
 
-    def __init__(self, kind: type[T], max_bytes: int) -> None:
+    def __init__(self, kind: type[T], max_bytes: int, codec: Codec = "json") -> None:
         self.kind = kind
         self.max_bytes = max_bytes
-        self._encoder = msgspec.json.Encoder()
-        self._decoder: msgspec.json.Decoder[T] | None
+        self.codec: Codec = codec
+        self.raw = kind is bytes
+        if self.raw and codec != "json":
+            raise ConfigurationError(f"payloads of type bytes are stored raw: codec={codec!r} needs another type")
         try:
-            self._decoder = None if kind is bytes else msgspec.json.Decoder(kind)
+            self._json = msgspec.json.Decoder(kind)
+            self._msgpack = msgspec.msgpack.Decoder(kind, ext_hook=_no_extension)
         except TypeError as error:
             raise ConfigurationError(f"payloads of type {kind!r} cannot be decoded: {error}") from error
+        self._encoder = msgspec.msgpack.Encoder() if codec == "msgpack" else msgspec.json.Encoder()
+        self._back = self._msgpack if codec == "msgpack" else self._json
         self._tag_path = _tag_path(kind)
         self._untyped = kind in {Any, object} or (get_origin(kind) or kind) in {dict, list}
 
@@ -95,9 +109,9 @@ class PayloadCodec(Generic[T]):
         raw = self._encode(payload)
         if len(raw) > self.max_bytes:
             raise JobEncodingError(f"payload has {len(raw):,} bytes, max_payload is {self.max_bytes:,}")
-        if self._decoder is not None:
+        if not self.raw:
             try:
-                back = self._decoder.decode(raw)  # what a worker would refuse is refused here, where the cause is
+                back = self._back.decode(raw)  # what a worker would refuse is refused here, where the cause is
             except msgspec.DecodeError as error:
                 what, path = _where(error)
                 raise JobEncodingError(
@@ -107,7 +121,7 @@ class PayloadCodec(Generic[T]):
                 raise JobEncodingError(f"payload cannot be decoded again: {type(error).__name__}") from error
             if not self._same(back, payload):
                 raise JobEncodingError(
-                    "payload would not come back as it is: JSON has no NaN, no tuples, no keys but text, no times; "
+                    f"payload would not come back as it is: {_WOULD_CHANGE[self.codec]}; "
                     "use a type that says what they are"
                 )
         return raw
@@ -124,23 +138,25 @@ class PayloadCodec(Generic[T]):
             return True  # a part that msgspec only passes through (Raw): it was decoded, more cannot be said
 
     def _encode(self, payload: T) -> bytes:
-        if self._decoder is None:
+        if self.raw:
             if not isinstance(payload, bytes):
                 raise JobEncodingError(f"payload must be bytes, not {type(payload).__name__}")
             return payload
         try:
             return self._encoder.encode(payload)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise JobEncodingError(f"payload cannot be encoded as JSON: {cut(str(error), 300)}") from error
+            raise JobEncodingError(
+                f"payload cannot be encoded as {_SPELLED[self.codec]}: {cut(str(error), 300)}"
+            ) from error
 
-    def decode(self, raw: bytes) -> T | Malformed:
-        """A stored payload, or why it is none."""
+    def decode(self, raw: bytes, codec: bytes = b"json") -> T | Malformed:
+        """A stored payload, or why it is none. `codec` is the one it was stored with."""
         if len(raw) > self.max_bytes:
             return Malformed("oversized", f"$: {len(raw):,} bytes, max_payload is {self.max_bytes:,}")
-        if self._decoder is None:
+        if self.raw:
             return raw  # type: ignore[return-value]  # T is bytes
         try:
-            return self._decoder.decode(raw)
+            return self._msgpack.decode(raw) if codec == b"msgpack" else self._json.decode(raw)
         except msgspec.ValidationError as error:
             what, path = _where(error)
             reason: Reason = "undecodable"
@@ -151,6 +167,11 @@ class PayloadCodec(Generic[T]):
             return Malformed("undecodable", f"$: {error}")
         except Exception as error:  # noqa: BLE001  # the type's own code (__post_init__) may raise anything
             return Malformed("undecodable", f"$: {type(error).__name__} while decoding")
+
+
+def _no_extension(code: int, data: memoryview) -> NoReturn:
+    del data
+    raise msgspec.ValidationError(f"Extension type {code} is not known")
 
 
 def _where(error: msgspec.DecodeError) -> tuple[str, str]:
@@ -178,10 +199,12 @@ class EntryCodec(Generic[T]):
         options: The stream's.
     """
 
-    __slots__ = ("_group", "payloads")
+    __slots__ = ("_group", "_tail", "payloads")
 
     def __init__(self, kind: type[T], options: StreamOptions) -> None:
-        self.payloads = PayloadCodec(kind, options.max_payload)
+        self.payloads = PayloadCodec(kind, options.max_payload, options.codec)
+        # JSON goes without saying: so a plain producer's entry is complete, and the usual one is short.
+        self._tail: tuple[Arg, ...] = () if options.codec == "json" else ("sq:codec", options.codec)
         self._group = options.group.encode()
 
     def fields(self, payload: T, *, job_id: str | None, headers: Mapping[str, str] | None) -> list[Arg]:
@@ -191,7 +214,7 @@ class EntryCodec(Generic[T]):
             JobEncodingError: The payload or a header cannot be stored.
             ConfigurationError: The job ID is not valid.
         """
-        fields: list[Arg] = ["job", self.payloads.encode(payload)]
+        fields: list[Arg] = ["job", self.payloads.encode(payload), *self._tail]
         if job_id is not None:
             fields += ("sq:id", check_id(job_id, "job ID"))
         if headers:
@@ -214,6 +237,20 @@ class EntryCodec(Generic[T]):
         self, entry_id: str, fields: list[bytes], *, deliveries: int, consumer: str
     ) -> Job[T] | Malformed | OtherGroups:
         """The job of an entry, or why there is none."""
+        match fields:  # most entries are no more than these, and then nothing else needs a look
+            case [b"job", raw]:
+                payload = self.payloads.decode(raw)
+            case [b"job", raw, b"sq:codec", b"json" | b"msgpack" as codec]:
+                payload = self.payloads.decode(raw, codec)
+            case _:
+                return self._job(entry_id, fields, deliveries, consumer)
+        if isinstance(payload, Malformed):
+            return payload
+        return Job(payload=payload, id=entry_id, entry_id=entry_id, deliveries=deliveries, _consumer=consumer)
+
+    def _job(
+        self, entry_id: str, fields: list[bytes], deliveries: int, consumer: str
+    ) -> Job[T] | Malformed | OtherGroups:
         if len(fields) > 2 * MAX_FIELDS:
             error = f"{len(fields) // 2:,} fields, at most {MAX_FIELDS} are handled"
             return Malformed("oversized", error)
@@ -225,20 +262,20 @@ class EntryCodec(Generic[T]):
             return OtherGroups(reserved.group.decode())
         if reserved.payload is None:
             return Malformed("invalid", "field job: missing")
-        payload = self.payloads.decode(reserved.payload)
+        payload = self.payloads.decode(reserved.payload, reserved.codec)
         if isinstance(payload, Malformed):
             return payload
         return Job(
             payload=payload,
             id=reserved.job_id,
             entry_id=entry_id,
-            attempt=reserved.attempt,
             deliveries=deliveries,
+            attempt=reserved.attempt,
             headers=reserved.headers,
-            enqueued_ms=reserved.enqueued_ms,
-            errors=reserved.errors,
-            kind=reserved.kind,
-            consumer=consumer,
+            _consumer=consumer,
+            _at=reserved.at,
+            _errors=reserved.errors,
+            _kind=reserved.kind,
         )
 
 
@@ -249,14 +286,15 @@ class _InvalidFieldError(ValueError):
 class _Reserved:
     """The reserved fields of an entry."""
 
-    __slots__ = ("attempt", "enqueued_ms", "errors", "group", "headers", "job_id", "kind", "payload")
+    __slots__ = ("at", "attempt", "codec", "errors", "group", "headers", "job_id", "kind", "payload")
 
     def __init__(self, entry_id: str) -> None:
         self.payload: bytes | None = None
         self.job_id = entry_id
         self.kind = JobIdKind.GENERATED
         self.attempt = 1
-        self.enqueued_ms = min(int(entry_id.partition("-")[0]), _MOST_MS)
+        self.at: int | None = None
+        self.codec = b"json"
         self.group: bytes | None = None
         self.headers: dict[str, str] = {}
         self.errors: tuple[str, ...] = ()
@@ -284,14 +322,16 @@ class _Reserved:
             case b"sq:attempt":
                 self.attempt = _whole(name, value, least=1)
             case b"sq:at":
-                self.enqueued_ms = _whole(name, value, least=0)
+                self.at = _whole(name, value, least=0)
             case b"sq:group":
                 if not NAME.fullmatch(_utf8(name, value)):
                     raise _InvalidFieldError("field sq:group: not a group's name")
                 self.group = value
             case b"sq:codec":
-                if value != b"json":
-                    raise _InvalidFieldError(f"field sq:codec: {cut(repr(value), 60)} is not known here, json is")
+                if value not in {b"json", b"msgpack"}:
+                    shown = cut(repr(value), 60)
+                    raise _InvalidFieldError(f"field sq:codec: {shown} is not known here; json and msgpack are")
+                self.codec = value
             case b"sq:errors":
                 self.errors = _errors(value)
             case _ if name.startswith(b"sq:h:"):
@@ -317,7 +357,7 @@ def _utf8(name: bytes, value: bytes) -> str:
 
 
 def _whole(name: bytes, value: bytes, *, least: int) -> int:
-    if not value.isdigit() or len(value) > len(str(_MOST_MS)) or int(value) < least:
+    if not value.isdigit() or len(value) > len(str(MOST_MS)) or int(value) < least:
         raise _InvalidFieldError(f"field {name.decode()}: {cut(repr(value), 60)} is no whole number >= {least}")
     return int(value)
 
@@ -342,6 +382,8 @@ def encode_result(result: Any) -> bytes:
     """
     if result is None:
         return b""
+    if isinstance(result, Job):
+        raise JobEncodingError("result is the job itself: return what came of it, or nothing")
     try:
         raw = msgspec.json.encode(result)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

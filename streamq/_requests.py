@@ -21,6 +21,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
+import msgspec
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -29,8 +31,7 @@ Reply: TypeAlias = Any
 """As RESP2 has it: bytes, int, None, nested lists; inside a pipeline also a `ServerError` in an element's place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Command(Generic[T_co]):
+class Command(msgspec.Struct, Generic[T_co], frozen=True, eq=False):
     """One command, spelled as in redis-cli."""
 
     args: tuple[Arg, ...]
@@ -38,8 +39,7 @@ class Command(Generic[T_co]):
     decode: Callable[[Reply], T_co]
 
 
-@dataclass(frozen=True, slots=True)
-class Script(Generic[T_co]):
+class Script(msgspec.Struct, Generic[T_co], frozen=True, eq=False):
     """One call of ``lua/<name>.lua``. Made by `streamq._scripts` only."""
 
     name: str

@@ -16,6 +16,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from streamq._requests import Arg, Reply, Script
 from streamq.errors import EffectError
 from streamq.keys import Keys
@@ -70,8 +72,7 @@ class Fence(IntEnum):
     MISSING = -3
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """A delivery to acknowledge: what the fence compares, and what to remember of it."""
 
     entry_id: str
@@ -81,8 +82,7 @@ class Settled:
     result: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """A delivery as the fence compares it."""
 
     entry_id: str
@@ -105,17 +105,20 @@ def text(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
+_FENCES = {int(fence): fence for fence in Fence}
+
+
 def _fences(reply: Reply) -> list[Fence]:
-    return [Fence(code) for code in reply]
+    return [_FENCES[code] for code in reply]
 
 
-def check(keys: Keys) -> Script[list[str]]:
-    """``check.lua``: commands the user may not run."""
+def check(keys: Keys, *, commands: Iterable[str]) -> Script[list[str]]:
+    """``check.lua``: those of the commands that the user may not run."""
 
     def decode(reply: Reply) -> list[str]:
         return [text(command) for command in reply]
 
-    return Script("check", (keys.probe,), (), decode)
+    return Script("check", (keys.probe,), tuple(commands), decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +160,11 @@ def result(keys: Keys, options: StreamOptions, *, job_id: str) -> Script[tuple[s
 
 
 def ack(keys: Keys, options: StreamOptions, *, consumer: str, batch: Sequence[Settled]) -> Script[list[Fence]]:
-    """``ack.lua``: one answer a delivery. `batch` must ascend by entry ID."""
+    """``ack.lua``: one answer a delivery. Fast if `batch` ascends by entry ID; it must not name one twice."""
     notes: list[Arg] = []
+    chosen = JobIdKind.CHOSEN  # looked up once, not once a delivery
     for place, item in enumerate(batch, 1):
-        remembered = item.kind is JobIdKind.CHOSEN or item.result
+        remembered = item.kind is chosen or item.result
         if item.count != 1 or remembered:
             notes += (place, item.count, item.kind, item.job_id if remembered else "", item.result)
     return Script(
@@ -168,7 +172,7 @@ def ack(keys: Keys, options: StreamOptions, *, consumer: str, batch: Sequence[Se
         (keys.stream, keys.meta, *keys.ids, *keys.done),
         (
             options.group, consumer, options.retention, options.slice_ms,
-            len(batch), *(item.entry_id for item in batch), *notes,
+            len(batch), batch[0].entry_id, batch[-1].entry_id, " ".join([item.entry_id for item in batch]), *notes,
         ),
         _fences,
     )  # fmt: skip
@@ -231,6 +235,15 @@ def once(keys: Keys, options: StreamOptions, *, once_id: str, effects: Effects) 
         return _effect_error(effects, reply) if reply[0] == -2 else reply[0] == 1  # noqa: PLR2004  # its header says
 
     return Script("once", (*keys.done, *data), (options.group, once_id, options.slice_ms, *effect_argv), decode)
+
+
+def sweep(keys: Keys) -> Script[None]:
+    """``sweep.lua``."""
+
+    def decode(_: Reply) -> None:
+        return None
+
+    return Script("sweep", (*keys.ids, *keys.done), (), decode)
 
 
 def claim_id(

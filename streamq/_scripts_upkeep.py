@@ -61,7 +61,7 @@ def trim(keys: Keys, options: StreamOptions, *, look: int, cursor: str, stop: st
 
     keep_ms = "" if options.keep_ms is None else options.keep_ms
     keep_last = "" if options.keep_last is None else options.keep_last
-    return Script("trim", (keys.stream, keys.meta), (keep_ms, keep_last, look, cursor, stop), decode)
+    return Script("trim", (keys.stream, keys.dead, keys.meta), (keep_ms, keep_last, look, cursor, stop), decode)
 
 
 def prune(keys: Keys, options: StreamOptions, *, min_idle_ms: int, count: int) -> Script[list[str]]:

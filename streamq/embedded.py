@@ -37,6 +37,10 @@ _LOG_BYTES = 1 << 20
 _SOCKET_PATH_BYTES = 103  # what macOS takes; Linux takes 107
 _STOP_S = 5.0
 
+_TUNABLES = "glibc.malloc.mxfast=0"
+"""For the server, whose wheel uses glibc's malloc: that joins many small chunks that were freed in the background in one go, in
+the foreground, which holds up every client for some 100 ms after 500,000 records (docs/idempotency.md)."""
+
 _PATIENCE_S = 10.0
 """How long a server may take to end or to answer. Reading its file does not count, for that may be large."""
 
@@ -206,6 +210,7 @@ def _launched(directory: Path | None) -> _Server:
                 stdout=theirs.fileno(),
                 stderr=log,
                 cwd=data,  # any other could not be unmounted
+                env={"GLIBC_TUNABLES": _TUNABLES, **os.environ},
                 start_new_session=True,  # Ctrl-C goes to all processes of the terminal's session
             )
         undo.pop_all()

@@ -13,6 +13,7 @@ from streamq.keys import SLICES, check_name
 
 Retention = Literal["delete", "keep"]
 GroupStart = Literal["all", "new"]
+Codec = Literal["json", "msgpack"]
 
 MAX_READY = 1_000_000
 """Highest `max_ready`: on Redis 6.2 with several groups the ready entries are counted one by one, up to it."""
@@ -42,12 +43,15 @@ class StreamOptions:
             without an end. The first crash costs nothing extra.
         idempotency_ttl: Seconds a job ID chosen by a caller, and its result, are remembered after their last change.
         retention: ``delete`` removes an entry when every group has settled it; ``keep`` leaves it in the stream.
-        keep_for: With ``keep``: finished entries older than this go when the stream is trimmed. None keeps them.
-        keep_last: With ``keep``: finished entries beyond the newest so many go when the stream is trimmed. None keeps
-            them. With both, an entry goes that either rule lets go.
+        keep_for: With ``keep``: seconds after which finished entries go when the stream is trimmed. None for no such rule.
+        keep_last: With ``keep``: while the stream holds more entries than this, finished ones go when it is trimmed, oldest
+            first. None for no such rule. With both, an entry goes that either lets go; without both, all stay.
         max_ready: Most jobs that may wait unread; beyond it `add` raises `QueueFullError`. None for no limit. Retries and
             redrives are never refused.
         max_payload: Longest encoded payload in bytes.
+        codec: How new payloads are encoded: ``json``, or ``msgpack``, which also holds bytes, aware times and keys that
+            are no text. Every stream reads both, so it can be switched while jobs wait. Payloads of type ``bytes`` are
+            stored raw, without a codec.
 
     Raises:
         ConfigurationError: A value is out of its bounds; the message says which.
@@ -66,6 +70,7 @@ class StreamOptions:
     keep_last: int | None = None
     max_ready: int | None = None
     max_payload: int = 1 << 20
+    codec: Codec = "json"
 
     all_groups: tuple[str, ...] = field(init=False, repr=False)
     keep_ms: int | None = field(init=False, repr=False)
@@ -85,14 +90,9 @@ class StreamOptions:
             raise ConfigurationError(f"max_deliveries must be a whole number >= 1, not {self.max_deliveries!r}")
         if self.retention not in get_args(Retention):
             raise ConfigurationError(f"retention must be 'delete' or 'keep', not {self.retention!r}")
-        if not _whole(self.max_payload, 1, 256 << 20):
-            raise ConfigurationError(f"max_payload must be from 1 byte to 256 MiB, not {self.max_payload!r}")
-        if self.max_ready is not None and not _whole(self.max_ready, 1, MAX_READY):
-            raise ConfigurationError(f"max_ready must be from 1 to {MAX_READY:,}, or None, not {self.max_ready!r}")
-        if self.keep_last is not None and not _whole(self.keep_last, 0, 1 << 53):
-            raise ConfigurationError(f"keep_last must be a whole number >= 0, or None, not {self.keep_last!r}")
-        if self.retention == "delete" and (self.keep_for, self.keep_last) != (None, None):
-            raise ConfigurationError("keep_for and keep_last need retention='keep': with 'delete' nothing is kept")
+        if self.codec not in get_args(Codec):
+            raise ConfigurationError(f"codec must be 'json' or 'msgpack', not {self.codec!r}")
+        self._check_limits()
         if not isinstance(self.retry, Backoff) or not isinstance(self.crash_backoff, Backoff):
             raise ConfigurationError(
                 "retry and crash_backoff must be a Backoff, such as Backoff.exponential(1, limit=10)"
@@ -106,6 +106,16 @@ class StreamOptions:
         object.__setattr__(self, "lease_ms", lease_ms)
         # A slice is written for one turn and kept for SLICES - 1 more, so this keeps a record for the whole TTL at least.
         object.__setattr__(self, "slice_ms", -(-ttl_ms // (SLICES - 1)))
+
+    def _check_limits(self) -> None:
+        if not _whole(self.max_payload, 1, 256 << 20):
+            raise ConfigurationError(f"max_payload must be from 1 byte to 256 MiB, not {self.max_payload!r}")
+        if self.max_ready is not None and not _whole(self.max_ready, 1, MAX_READY):
+            raise ConfigurationError(f"max_ready must be from 1 to {MAX_READY:,}, or None, not {self.max_ready!r}")
+        if self.keep_last is not None and not _whole(self.keep_last, 0, 1 << 53):
+            raise ConfigurationError(f"keep_last must be a whole number >= 0, or None, not {self.keep_last!r}")
+        if self.retention == "delete" and (self.keep_for, self.keep_last) != (None, None):
+            raise ConfigurationError("keep_for and keep_last need retention='keep': with 'delete' nothing is kept")
 
 
 def _whole(value: object, least: int, most: int) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType, UnionType
-from typing import Any, Generic, Self, TypeVar, cast, get_args, overload
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast, get_args, overload
 
 from streamq import connection
 from streamq._codec import EntryCodec
@@ -24,6 +24,8 @@ from streamq.options import GroupStart, StreamOptions
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_Run: TypeAlias = Callable[[Plan[Any]], Any]
 
 PAUSE_SEEN_S = 0.9
 """How long it is believed that the stream is not paused, so that reading fast costs no request more."""
@@ -62,9 +64,9 @@ class Stream(Generic[T]):
         self._spec: Spec[T] = Spec(Keys(name, deployment), options, EntryCodec(cast("Any", type), options))
         self._settings = connection.settings_of(redis)
         self._driver = self._settings.blocking()
-        self._prepared: set[Callable[[Spec[T]], Plan[None]]] = set()
+        self._opened: set[opening.Opening[T]] = set()
         self._unpaused_at = -PAUSE_SEEN_S
-        self.dead_letters = DeadLetters(self._spec, self._run)
+        self.dead_letters = DeadLetters(self._spec, self._run, self._operate)
         self.groups = Groups(self._spec, self._run)
 
     @property
@@ -104,11 +106,11 @@ class Stream(Generic[T]):
             QueueFullError: `max_ready` jobs wait already. Nothing was written.
             ServerError: The server refused, for example for lack of memory. Nothing was written.
 
-        Round trips: 1 (with `groups`, a first call 2 more). Atomic: yes (XADD, or a script with `job_id` or
-        `max_ready`). Server: Redis 6.2, Valkey.
+        Round trips: 1 (a first call 2 more with `groups`, and 2 with `job_id` or `max_ready`). Atomic: yes (XADD, or a
+        script with `job_id` or `max_ready`). Server: Redis 6.2, Valkey.
         """
-        self._prepare(opening.producer)
-        return self._run(enqueue.add(self._spec, payload, job_id=job_id, headers=headers))
+        plan = enqueue.add(self._spec, payload, job_id=job_id, headers=headers)
+        return self._run_behind(plan, *self._openings(by_script=job_id is not None))
 
     def add_many(
         self,
@@ -134,8 +136,8 @@ class Stream(Generic[T]):
 
         Round trips: 1 per 500 jobs. Atomic: each job by itself; with `job_id` or `max_ready` each write (a script).
         """
-        self._prepare(opening.producer)
-        return self._run(enqueue.add_many(self._spec, payloads, job_id=job_id, headers=headers))
+        plan = enqueue.add_many(self._spec, payloads, job_id=job_id, headers=headers)
+        return self._run_behind(plan, *self._openings(by_script=job_id is not None))
 
     def read(self, consumer: str, *, count: int = 1, block: float | timedelta | None = None) -> list[Job[T]]:
         """Take up to `count` new jobs: when this returns, they are pending under `consumer` and its lease runs.
@@ -166,8 +168,7 @@ class Stream(Generic[T]):
             block_ms=_block_ms(block),
             look_for_pause=looked is not None,
         )
-        self._prepare(opening.reader)
-        jobs = self._run(plan)
+        jobs = self._run_behind(plan, opening.reader)
         if looked is not None and jobs:
             self._unpaused_at = looked
         return jobs
@@ -211,8 +212,7 @@ class Stream(Generic[T]):
             exclude=[job.entry_id for job in exclude],
             look_for_pause=looked is not None,
         )
-        self._prepare(opening.reader)
-        found = self._run(plan)
+        found = self._run_behind(plan, opening.reader)
         if looked is not None and any(found):
             self._unpaused_at = looked
         return found
@@ -341,7 +341,7 @@ class Stream(Generic[T]):
 
         Round trips: 1. Atomic: yes (a script).
         """
-        return self._run(remove.cancel(self._spec, job_id))
+        return self._operate(remove.cancel(self._spec, job_id))
 
     def result(self, job_id: str) -> Result:
         """What became of a job, for this stream's group, and what its handler returned. Changes nothing.
@@ -455,7 +455,7 @@ class Stream(Generic[T]):
         """
         removed = self._run(remove.delete(self._spec, force=force))
         self._run(registry.forget(self._spec.keys))
-        self._prepared.clear()
+        self._opened.clear()
         return removed
 
     def _time_to_look(self) -> float | None:
@@ -463,10 +463,19 @@ class Stream(Generic[T]):
         now = time.monotonic()
         return now if now - self._unpaused_at >= PAUSE_SEEN_S else None
 
-    def _prepare(self, plan: Callable[[Spec[T]], Plan[None]]) -> None:
-        if plan not in self._prepared:
-            self._run(plan(self._spec))
-            self._prepared.add(plan)
+    def _openings(self, *, by_script: bool) -> tuple[opening.Opening[T], ...]:
+        if by_script or self.options.max_ready is not None:
+            return opening.producer, opening.remembering_producer
+        return (opening.producer,)
+
+    def _operate(self, plan: Plan[R]) -> R:
+        """Run a plan whose scripts write more than once: a permission missing in their middle would leave half of it."""
+        return self._run_behind(plan, opening.operator)
+
+    def _run_behind(self, plan: Plan[R], *first: opening.Opening[T]) -> R:
+        if not self._opened.issuperset(first):
+            plan = opening.behind(self._spec, plan, first, self._opened)
+        return self._run(plan)
 
     def _run(self, plan: Plan[R]) -> R:
         return self._driver.run(plan)
@@ -475,9 +484,10 @@ class Stream(Generic[T]):
 class DeadLetters(Generic[T]):
     """The dead letters of a stream, of all its groups; `Stream.dead_letters`."""
 
-    def __init__(self, spec: Spec[T], run: Callable[[Plan[Any]], Any]) -> None:
+    def __init__(self, spec: Spec[T], run: _Run, operate: _Run) -> None:
         self._spec = spec
         self._run = run
+        self._operate = operate
 
     def list(self, *, count: int = 100, after: str | None = None) -> list[DeadLetter]:
         """Dead letters, oldest first.
@@ -529,7 +539,7 @@ class DeadLetters(Generic[T]):
         if new_id is not None and not isinstance(letter_ids, str):
             raise ConfigurationError("new_id can be given to one letter only: pass its ID as a str")
         plan = letters.redrive(self._spec, letter_ids, new_id=new_id, max_redrives=max_redrives)
-        done: Redriven = self._run(plan)
+        done: Redriven = self._operate(plan)
         return done
 
     def purge(
@@ -547,21 +557,21 @@ class DeadLetters(Generic[T]):
         Raises:
             ConfigurationError: An ID is not valid, or not exactly one of the two was given.
 
-        Round trips: 1 per 100; with `older_than` 2 per 10. Atomic: each request (a script).
+        Round trips: 1 per 20; with `older_than` 2 per 10. Atomic: each request (a script).
         """
         if letter_ids is not None and older_than is None:
-            count: int = self._run(letters.purge(self._spec, letter_ids))
+            count: int = self._operate(letters.purge(self._spec, letter_ids))
         elif letter_ids is not None or older_than is None:
             raise ConfigurationError("purge takes IDs of letters, or older_than, and not both")
         else:
-            count = self._run(letters.purge_older(self._spec, to_ms(older_than, "older_than")))
+            count = self._operate(letters.purge_older(self._spec, to_ms(older_than, "older_than")))
         return count
 
 
 class Groups(Generic[T]):
     """The consumer groups of a stream; `Stream.groups`. `Stream.inspect` shows them."""
 
-    def __init__(self, spec: Spec[T], run: Callable[[Plan[Any]], Any]) -> None:
+    def __init__(self, spec: Spec[T], run: _Run) -> None:
         self._spec = spec
         self._run = run
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType, UnionType
-from typing import Any, Generic, Self, TypeVar, cast, get_args, overload
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast, get_args, overload
 
 from streamq import connection
 from streamq._codec import EntryCodec
@@ -24,6 +24,8 @@ from streamq.options import GroupStart, StreamOptions
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_Run: TypeAlias = Callable[[Plan[Any]], Awaitable[Any]]
 
 PAUSE_SEEN_S = 0.9
 """How long it is believed that the stream is not paused, so that reading fast costs no request more."""
@@ -63,9 +65,9 @@ class AsyncStream(Generic[T]):
         self._spec: Spec[T] = Spec(Keys(name, deployment), options, EntryCodec(cast("Any", type), options))
         self._settings = connection.settings_of(redis)
         self._driver = self._settings.asynchronous()
-        self._prepared: set[Callable[[Spec[T]], Plan[None]]] = set()
+        self._opened: set[opening.Opening[T]] = set()
         self._unpaused_at = -PAUSE_SEEN_S
-        self.dead_letters = AsyncDeadLetters(self._spec, self._run)
+        self.dead_letters = AsyncDeadLetters(self._spec, self._run, self._operate)
         self.groups = AsyncGroups(self._spec, self._run)
 
     @property
@@ -105,11 +107,11 @@ class AsyncStream(Generic[T]):
             QueueFullError: `max_ready` jobs wait already. Nothing was written.
             ServerError: The server refused, for example for lack of memory. Nothing was written.
 
-        Round trips: 1 (with `groups`, a first call 2 more). Atomic: yes (XADD, or a script with `job_id` or
-        `max_ready`). Server: Redis 6.2, Valkey.
+        Round trips: 1 (a first call 2 more with `groups`, and 2 with `job_id` or `max_ready`). Atomic: yes (XADD, or a
+        script with `job_id` or `max_ready`). Server: Redis 6.2, Valkey.
         """
-        await self._prepare(opening.producer)
-        return await self._run(enqueue.add(self._spec, payload, job_id=job_id, headers=headers))
+        plan = enqueue.add(self._spec, payload, job_id=job_id, headers=headers)
+        return await self._run_behind(plan, *self._openings(by_script=job_id is not None))
 
     async def add_many(
         self,
@@ -135,8 +137,8 @@ class AsyncStream(Generic[T]):
 
         Round trips: 1 per 500 jobs. Atomic: each job by itself; with `job_id` or `max_ready` each write (a script).
         """
-        await self._prepare(opening.producer)
-        return await self._run(enqueue.add_many(self._spec, payloads, job_id=job_id, headers=headers))
+        plan = enqueue.add_many(self._spec, payloads, job_id=job_id, headers=headers)
+        return await self._run_behind(plan, *self._openings(by_script=job_id is not None))
 
     async def read(self, consumer: str, *, count: int = 1, block: float | timedelta | None = None) -> list[Job[T]]:
         """Take up to `count` new jobs: when this returns, they are pending under `consumer` and its lease runs.
@@ -167,8 +169,7 @@ class AsyncStream(Generic[T]):
             block_ms=_block_ms(block),
             look_for_pause=looked is not None,
         )
-        await self._prepare(opening.reader)
-        jobs = await self._run(plan)
+        jobs = await self._run_behind(plan, opening.reader)
         if looked is not None and jobs:
             self._unpaused_at = looked
         return jobs
@@ -212,8 +213,7 @@ class AsyncStream(Generic[T]):
             exclude=[job.entry_id for job in exclude],
             look_for_pause=looked is not None,
         )
-        await self._prepare(opening.reader)
-        found = await self._run(plan)
+        found = await self._run_behind(plan, opening.reader)
         if looked is not None and any(found):
             self._unpaused_at = looked
         return found
@@ -342,7 +342,7 @@ class AsyncStream(Generic[T]):
 
         Round trips: 1. Atomic: yes (a script).
         """
-        return await self._run(remove.cancel(self._spec, job_id))
+        return await self._operate(remove.cancel(self._spec, job_id))
 
     async def result(self, job_id: str) -> Result:
         """What became of a job, for this stream's group, and what its handler returned. Changes nothing.
@@ -456,7 +456,7 @@ class AsyncStream(Generic[T]):
         """
         removed = await self._run(remove.delete(self._spec, force=force))
         await self._run(registry.forget(self._spec.keys))
-        self._prepared.clear()
+        self._opened.clear()
         return removed
 
     def _time_to_look(self) -> float | None:
@@ -464,10 +464,19 @@ class AsyncStream(Generic[T]):
         now = time.monotonic()
         return now if now - self._unpaused_at >= PAUSE_SEEN_S else None
 
-    async def _prepare(self, plan: Callable[[Spec[T]], Plan[None]]) -> None:
-        if plan not in self._prepared:
-            await self._run(plan(self._spec))
-            self._prepared.add(plan)
+    def _openings(self, *, by_script: bool) -> tuple[opening.Opening[T], ...]:
+        if by_script or self.options.max_ready is not None:
+            return opening.producer, opening.remembering_producer
+        return (opening.producer,)
+
+    async def _operate(self, plan: Plan[R]) -> R:
+        """Run a plan whose scripts write more than once: a permission missing in their middle would leave half of it."""
+        return await self._run_behind(plan, opening.operator)
+
+    async def _run_behind(self, plan: Plan[R], *first: opening.Opening[T]) -> R:
+        if not self._opened.issuperset(first):
+            plan = opening.behind(self._spec, plan, first, self._opened)
+        return await self._run(plan)
 
     async def _run(self, plan: Plan[R]) -> R:
         return await self._driver.run(plan)
@@ -476,9 +485,10 @@ class AsyncStream(Generic[T]):
 class AsyncDeadLetters(Generic[T]):
     """The dead letters of a stream, of all its groups; `AsyncStream.dead_letters`."""
 
-    def __init__(self, spec: Spec[T], run: Callable[[Plan[Any]], Awaitable[Any]]) -> None:
+    def __init__(self, spec: Spec[T], run: _Run, operate: _Run) -> None:
         self._spec = spec
         self._run = run
+        self._operate = operate
 
     async def list(self, *, count: int = 100, after: str | None = None) -> list[DeadLetter]:
         """Dead letters, oldest first.
@@ -530,7 +540,7 @@ class AsyncDeadLetters(Generic[T]):
         if new_id is not None and not isinstance(letter_ids, str):
             raise ConfigurationError("new_id can be given to one letter only: pass its ID as a str")
         plan = letters.redrive(self._spec, letter_ids, new_id=new_id, max_redrives=max_redrives)
-        done: Redriven = await self._run(plan)
+        done: Redriven = await self._operate(plan)
         return done
 
     async def purge(
@@ -548,21 +558,21 @@ class AsyncDeadLetters(Generic[T]):
         Raises:
             ConfigurationError: An ID is not valid, or not exactly one of the two was given.
 
-        Round trips: 1 per 100; with `older_than` 2 per 10. Atomic: each request (a script).
+        Round trips: 1 per 20; with `older_than` 2 per 10. Atomic: each request (a script).
         """
         if letter_ids is not None and older_than is None:
-            count: int = await self._run(letters.purge(self._spec, letter_ids))
+            count: int = await self._operate(letters.purge(self._spec, letter_ids))
         elif letter_ids is not None or older_than is None:
             raise ConfigurationError("purge takes IDs of letters, or older_than, and not both")
         else:
-            count = await self._run(letters.purge_older(self._spec, to_ms(older_than, "older_than")))
+            count = await self._operate(letters.purge_older(self._spec, to_ms(older_than, "older_than")))
         return count
 
 
 class AsyncGroups(Generic[T]):
     """The consumer groups of a stream; `AsyncStream.groups`. `AsyncStream.inspect` shows them."""
 
-    def __init__(self, spec: Spec[T], run: Callable[[Plan[Any]], Awaitable[Any]]) -> None:
+    def __init__(self, spec: Spec[T], run: _Run) -> None:
         self._spec = spec
         self._run = run
 

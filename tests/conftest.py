@@ -3,8 +3,11 @@
 Servers are chosen once per run:
 
 - ``STREAMQ_TEST_URL``: this running server, and no other.
-- ``STREAMQ_REQUIRE``: backends (``redis-6.2 redis-7.0 valkey-9``) that must be there and start, else the run
-  ends before its first test. Without it, whatever is found is used, and the header says what is missing.
+- ``STREAMQ_TEST_BACKEND``: ``docker`` or ``local`` forbids that one stands in for the other (see `_Choice`).
+- ``STREAMQ_TEST_IMAGE``: the images to use (see `containers.images`).
+- ``STREAMQ_TEST_ONLY``: backends (``redis-6.2 valkey-9``) to which the run is confined.
+- ``STREAMQ_REQUIRE``: backends that must be there and start, else the run ends before its first test. Without it,
+  whatever is found is used, and the header says what is missing.
 
 A test that asks for none of the server fixtures starts no server. A test that needs one certain backend says
 ``@pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)``.
@@ -21,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import containers
 import pytest
 import redis
 import servers
@@ -30,46 +34,124 @@ pytest_plugins = ["colours"]
 _ROW: Final = re.compile(r"[A-Z]+\d+b?")
 _NO_BACKEND: Final = "none"
 
+# Tests below this directory show the contract of the library with a server: they run in a container where there is
+# one. All others use a local process where there is one. The explorer of crash points and the fleets of workers send
+# hundreds of thousands of requests, each of which takes three times as long through Docker's proxy; what they vary is
+# the order of requests, which is the same in both. And what kills or configures a server needs one of its own.
+_CONTAINED: Final = "api"
+
 # --- choosing the servers -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
-    """What this run tests against."""
+class _Backend:
+    """The ways in which this run reaches one backend."""
 
-    backends: Mapping[str, servers.Backend | servers.GivenServer]
+    name: str
+    local: servers.Backend | servers.GivenServer | None = None
+    image: containers.Image | None = None
+    strict: bool = False
+
+    def place(self, *, contained: bool) -> servers.Backend | servers.GivenServer | containers.Image | None:
+        """Return where tests find their shared server: those of the contract in a container, others locally."""
+        if contained:
+            return self.image if self.strict else self.image or self.local
+        return self.local or self.image
+
+    def __str__(self) -> str:
+        docker = f"docker image {self.image.reference}" if self.image else ""
+        if isinstance(self.local, servers.GivenServer):
+            local = f"given, {self.local.version}"
+        else:
+            local = f"local {self.local.version} ({self.local.binary})" if self.local else ""
+        if docker and local:
+            return f"tests/{_CONTAINED}: {docker}; others: {local}"
+        if local and self.strict:
+            return f"{local}, not for tests/{_CONTAINED}"
+        return docker or local
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What this run tests against.
+
+    ``STREAMQ_TEST_BACKEND=local`` looks for no engine. With ``docker``, all images must be there, and what is
+    required must be there as a local binary as well, as some tests run on nothing else. With neither, an image or
+    a binary is enough, and what is missing for the one is done by the other.
+    """
+
+    backends: Mapping[str, _Backend]
     missing: Mapping[str, str] = field(default_factory=dict)
     required: tuple[str, ...] = ()
+    mode: str = ""
+    docker: str = ""
 
     @classmethod
-    def of_environment(cls) -> _Choice:
-        required = tuple(os.environ.get("STREAMQ_REQUIRE", "").replace(",", " ").split())
+    def of_environment(cls, *, pull: bool) -> _Choice:
+        required, only = (_words(f"STREAMQ_{name}") for name in ("REQUIRE", "TEST_ONLY"))
         if url := os.environ.get("STREAMQ_TEST_URL"):
             given = servers.GivenServer(url)
-            return cls({given.name: given}, required=required)
-        return cls(*servers.discover(), required=required)
+            return cls({given.name: _Backend(given.name, given)}, required=required)
+        mode = os.environ.get("STREAMQ_TEST_BACKEND", "")
+        if mode not in ("", "docker", "local"):
+            raise servers.ServerUnavailableError(f"STREAMQ_TEST_BACKEND is 'docker' or 'local', not {mode!r}")
+        local, missing = servers.discover()
+        images, absent = {}, {}
+        if mode != "local":
+            wanted = containers.images()
+            wanted = {name: image for name, image in wanted.items() if name in only or not only}
+            images, absent = containers.discover(wanted, pull=pull)
+        if absent and mode == "docker":
+            reasons = "; ".join(dict.fromkeys(absent.values()))
+            raise servers.ServerUnavailableError(f"STREAMQ_TEST_BACKEND=docker, but {reasons}")
+        names = [name for name in servers.ordered((*local, *images)) if name in only or not only]
+        backends = {name: _Backend(name, local.get(name), images.get(name), mode == "docker") for name in names}
+        if unknown := [name for name in only if name not in backends]:
+            where = absent.get(unknown[0]) or missing.get(unknown[0], "no such server on PATH")
+            raise servers.ServerUnavailableError(f"STREAMQ_TEST_ONLY names {unknown[0]}, which was not found ({where})")
+        missing = {name: where for name, where in missing.items() if name in only or not only}
+        docker = "; ".join(dict.fromkeys(absent.values()))
+        return cls(backends, missing, required, mode, docker)
 
     def check(self, *, start: bool) -> None:
         """Raise an error if a required backend is missing, or with `start` if it does not start."""
         for name in self.required:
             backend = self.backends.get(name)
-            if backend is None:
+            if backend is None or (self.mode and backend.local is None):
                 where = self.missing.get(name, "no such server on PATH")
                 found = ", ".join(self.backends) or "none"
                 raise servers.ServerUnavailableError(
                     f"STREAMQ_REQUIRE names {name}, which was not found ({where}). Found: {found}."
                 )
-            if start and isinstance(backend, servers.Backend):
-                with servers.Server(backend):
+            if self.mode == "docker" and backend.image is None:
+                raise servers.ServerUnavailableError(
+                    f"STREAMQ_REQUIRE names {name}, for which STREAMQ_TEST_IMAGE has no image"
+                )
+            if start and isinstance(backend.local, servers.Backend):
+                with servers.Server(backend.local):
                     pass
+            if start and backend.image is not None:
+                containers.ContainerServer(backend.image).close()
 
     def complaint(self) -> str:
         """Say that no server was found, and what would help."""
         wanted = "; ".join(f"{name}: {where}" for name, where in self.missing.items())
-        return f"No test server was found. One of these is needed: {wanted}; or STREAMQ_TEST_URL=redis://..."
+        docker = f"Docker ({self.docker or 'which STREAMQ_TEST_BACKEND=local forbids'})"
+        return (
+            f"No test server was found. One of these is needed: {wanted}; or {docker}; or STREAMQ_TEST_URL=redis://..."
+        )
+
+
+def _words(variable: str) -> tuple[str, ...]:
+    return tuple(os.environ.get(variable, "").replace(",", " ").split())
 
 
 _CHOICE: Final = pytest.StashKey[_Choice]()
+
+
+def _is_contained(item: pytest.Item) -> bool:
+    here = Path(__file__).parent
+    return item.path.is_relative_to(here / _CONTAINED)
 
 
 def _is_xdist_worker(config: pytest.Config) -> bool:
@@ -80,7 +162,8 @@ def _is_xdist_worker(config: pytest.Config) -> bool:
 def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     try:
-        choice = config.stash[_CHOICE] = _Choice.of_environment()
+        # Workers of xdist find what their controller has pulled.
+        choice = config.stash[_CHOICE] = _Choice.of_environment(pull=not _is_xdist_worker(config))
         choice.check(start=not config.option.collectonly and not _is_xdist_worker(config))
     except servers.ServerUnavailableError as exc:
         raise pytest.UsageError(str(exc)) from None
@@ -88,11 +171,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     choice = config.stash[_CHOICE]
-    used = ", ".join(f"{name} ({backend.version})" for name, backend in choice.backends.items())
-    lines = [f"servers: {used or 'none'}"]
+    lines = [f"server: {name}: {backend}" for name, backend in choice.backends.items()] or ["servers: none"]
+    if choice.docker:
+        lines.append(f"no containers: {choice.docker}")
     if choice.required:
         lines.append(f"required servers: {', '.join(choice.required)}")
-    lines += [f"missing server: {name}: {where}" for name, where in choice.missing.items()]
+    for name, where in choice.missing.items():
+        lines.append(f"missing {'binary' if name in choice.backends else 'server'}: {name}: {where}")
     return lines
 
 
@@ -103,7 +188,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = mark.args[0] if mark.args else mark.kwargs["argnames"]
         if "backend" in (names.replace(",", " ").split() if isinstance(names, str) else names):
             return  # the test has chosen by itself
-    names = list(metafunc.config.stash[_CHOICE].backends) or [_NO_BACKEND]
+    backends = metafunc.config.stash[_CHOICE].backends
+    contained = _is_contained(metafunc.definition)
+    names = [name for name, way in backends.items() if way.place(contained=contained)] or [_NO_BACKEND]
     # By session, so that pytest groups tests by server and runs one server at a time.
     metafunc.parametrize("backend", names, indirect=True, scope="session")
 
@@ -161,7 +248,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def backend(request: pytest.FixtureRequest) -> servers.Backend | servers.GivenServer:
+def backend(request: pytest.FixtureRequest) -> _Backend:
     """The backend under test; every test that uses a server runs once for each."""
     choice = request.config.stash[_CHOICE]
     if request.param == _NO_BACKEND:
@@ -172,32 +259,54 @@ def backend(request: pytest.FixtureRequest) -> servers.Backend | servers.GivenSe
 
 
 @pytest.fixture(scope="session")
-def server(backend: servers.Backend | servers.GivenServer) -> Iterator[servers.Server | servers.GivenServer]:
-    """A server that all tests of this backend share. Not to be stopped or configured: see `new_server`."""
-    if isinstance(backend, servers.GivenServer):
-        yield backend
-    else:
-        with servers.Server(backend) as running:
-            yield running
+def shared_process(backend: _Backend) -> Iterator[servers.Server]:
+    """The local process that tests of this backend share."""
+    assert isinstance(backend.local, servers.Backend)
+    with servers.Server(backend.local) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def shared_container(backend: _Backend) -> Iterator[containers.ContainerServer]:
+    """The container that tests of this backend share."""
+    assert backend.image is not None
+    with containers.ContainerServer(backend.image) as running:
+        yield running
 
 
 @pytest.fixture
-def new_server(backend: servers.Backend | servers.GivenServer) -> Iterator[Callable[..., servers.Server]]:
+def server(request: pytest.FixtureRequest, backend: _Backend) -> servers.Server | servers.GivenServer:
+    """A server that all tests of this backend share. Not to be stopped or configured: see `new_server`."""
+    match backend.place(contained=_is_contained(request.node)):
+        case servers.GivenServer() as given:
+            return given
+        case servers.Backend():
+            return request.getfixturevalue("shared_process")
+        case containers.Image():
+            return request.getfixturevalue("shared_container")
+    pytest.skip(f"STREAMQ_TEST_IMAGE has no image for {backend.name}")
+
+
+@pytest.fixture
+def new_server(backend: _Backend) -> Iterator[Callable[..., servers.Server]]:
     """Start servers of this backend for this test alone, to kill and restart; arguments as of `Server`."""
-    if isinstance(backend, servers.GivenServer):
+    local = backend.local
+    if isinstance(local, servers.GivenServer):
         pytest.skip("needs a server of its own, but STREAMQ_TEST_URL gives the only one")
+    if local is None:
+        pytest.skip(f"needs a server of its own, but {backend.name} is there as an image only")
     with ExitStack() as stack:
 
         def start(
             *, args: tuple[str, ...] = (), appendonly: bool = False, directory: Path | None = None
         ) -> servers.Server:
-            own = servers.Server(backend, args=args, appendonly=appendonly, directory=directory)
+            own = servers.Server(local, args=args, appendonly=appendonly, directory=directory)
             return stack.enter_context(own)
 
         yield start
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def redis_url(server: servers.Server | servers.GivenServer) -> str:
     """URL of the shared server."""
     return server.url

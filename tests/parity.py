@@ -17,7 +17,7 @@ _TASKS = """Tasks of one event loop may share one; call `aclose` before the loop
 
 # Each must be used: a substitution that no longer matches is a mistake, not a no-op.
 _PLANS = (
-    "add|add_many|read|reclaim|ack|commit|retry|reject|release|once|inspect|_prepare|_run|list|"
+    "add|add_many|read|reclaim|ack|commit|retry|reject|release|once|inspect|_operate|_run_behind|_run|list|"
     "extend|cancel|result|pause|resume|trim|prune_consumers|delete|get|redrive|purge|create|drop"
 )
 SUBSTITUTIONS = (
@@ -46,9 +46,9 @@ SUBSTITUTIONS = (
     (r"def close\(", "async def aclose("),
     (r"self\._driver\.close\(\)", "await self._driver.aclose()"),
     (rf"    def ({_PLANS})\(", r"    async def \1("),
-    (r"(?<!def )self\._(run|prepare)\((?=[a-z)])", r"await self._\1("),
+    (r"(?<!def )self\._(run_behind|run|operate)\((?=[a-z)])", r"await self._\1("),
     (r"return self\._driver\.run\(plan\)", "return await self._driver.run(plan)"),
-    (r"run: Callable\[\[Plan\[Any\]\], Any\]", "run: Callable[[Plan[Any]], Awaitable[Any]]"),
+    (r"= Callable\[\[Plan\[Any\]\], Any\]", "= Callable[[Plan[Any]], Awaitable[Any]]"),
 )
 
 

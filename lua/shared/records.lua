@@ -1,21 +1,32 @@
 -- records.lua: what is remembered of job IDs, in hashes (slices) that take turns by server time.
 --
--- A slice is written for one turn of slice_ms and kept for as many more as there are other slices; then it is unlinked
--- whole, which costs nothing per record. Its field '' holds the time when that is due, so processes that disagree on
--- slice_ms at worst keep a record longer. PEXPIREAT, one turn later, is for streams on which nothing is written any more.
+-- A slice is written for one turn of slice_ms and kept for as many more as there are other slices. Its field '' holds the
+-- time when that is over, so processes that disagree on slice_ms at worst keep a record longer. A slice that is due is
+-- unlinked by the next script that looks, a worker's maintenance (sweep.lua) at the latest: its memory is then freed in the
+-- background. PEXPIREAT is only for streams that nobody uses any more. With default settings Redis stands still when it
+-- expires a large hash, so it lies far enough behind for somebody to come first: the time a record is kept, and 10 s more,
+-- since workers look every 2 s, however short a turn is.
+
+local EXPIRE_AFTER_MS = 10000
 
 local function server_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- Unlinks slices that are due, all or none: an error is returned before anything is written.
 local function check_slices(slices)
+  local now, due = server_ms(), {}
   for _, key in ipairs(slices) do
-    local kind = redis.call('TYPE', key).ok
-    if kind ~= 'hash' and kind ~= 'none' then
+    local ends = redis.pcall('HGET', key, '')
+    if type(ends) == 'table' then
+      local kind = redis.call('TYPE', key).ok
+      if kind == 'hash' then return ends end
       return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', not a hash')
     end
+    if ends and tonumber(ends) <= now then due[#due + 1] = key end
   end
+  if #due > 0 then redis.call('UNLINK', unpack(due)) end
 end
 
 local function find_record(slices, now, field)
@@ -23,6 +34,19 @@ local function find_record(slices, now, field)
     local record = redis.call('HGET', key, field)
     if record and tonumber(redis.call('HGET', key, '') or 0) > now then return record end
   end
+end
+
+-- Many at once: field -> record, of those that there are.
+local function find_records(slices, now, fields)
+  local found = {}
+  for _, key in ipairs(slices) do
+    if tonumber(redis.call('HGET', key, '') or 0) > now then
+      for i, record in ipairs(redis.call('HMGET', key, unpack(fields))) do
+        found[fields[i]] = found[fields[i]] or record or nil
+      end
+    end
+  end
+  return found
 end
 
 -- Another entry may hold the ID: its record is not ours to take away.
@@ -47,6 +71,7 @@ local function put_records(slices, now, slice_ms, fields, pairs_)
   redis.call('HSET', current, unpack(pairs_))
   if old < due then
     redis.call('HSET', current, '', string.format('%.0f', due))
-    redis.call('PEXPIREAT', current, string.format('%.0f', due + slice_ms))
+    local expires = due + (#slices - 1) * slice_ms + EXPIRE_AFTER_MS
+    redis.call('PEXPIREAT', current, string.format('%.0f', expires))
   end
 end

@@ -1,22 +1,4 @@
--- settled.lua: may an entry leave the stream, or does another group still need it?
-
-local function id_parts(id)
-  local ms, seq = string.match(id, '^(%d+)-(%d+)$')
-  return ms, seq
-end
-
--- IDs are two 64-bit numbers, which Lua's doubles cannot hold: compare as text, longer first.
-local function number_after(a, b)
-  if #a ~= #b then return #a > #b end
-  return a > b
-end
-
-local function id_after(a, b)
-  local a_ms, a_seq = id_parts(a)
-  local b_ms, b_seq = id_parts(b)
-  if a_ms ~= b_ms then return number_after(a_ms, b_ms) end
-  return number_after(a_seq, b_seq)
-end
+-- settled.lua: what a settled entry leaves behind, and whether it may leave the stream or another group still needs it.
 
 local function other_groups(stream, group)
   local others = {}
@@ -28,21 +10,40 @@ local function other_groups(stream, group)
   return others
 end
 
--- XDEL those of ids (which group has acknowledged) that every other group has read and settled.
-local function delete_settled(stream, group, ids)
+-- XDEL those of ids (which this group has acknowledged) that every other group has read and settled.
+local function delete_settled(stream, others, ids)
   if #ids == 0 then return end
-  local others = other_groups(stream, group)
-  local free = {}
-  for _, id in ipairs(ids) do
-    local needed = false
-    for _, other in ipairs(others) do
-      if id_after(id, other['last-delivered-id'])
-        or redis.call('XPENDING', stream, other.name, id, id, 1)[1] then
-        needed = true
-        break
+  local free = ids
+  if #others > 0 then
+    free = {}
+    for _, id in ipairs(ids) do
+      local needed = false
+      for _, other in ipairs(others) do
+        if id_after(id, other['last-delivered-id'])
+          or redis.call('XPENDING', stream, other.name, id, id, 1)[1] then
+          needed = true
+          break
+        end
       end
+      if not needed then free[#free + 1] = id end
     end
-    if not needed then free[#free + 1] = id end
   end
   if #free > 0 then redis.call('XDEL', stream, unpack(free)) end
+end
+
+-- Job IDs are done, but where another group's retry of the same job still waits: then that is where the job is.
+local function put_done_ids(stream, others, group, ids, now, slice_ms, job_ids, entry_ids)
+  local known = #others > 0 and find_records(ids, now, job_ids) or {}
+  local names, pairs_ = {}, {}
+  for i, job_id in ipairs(job_ids) do
+    local other = string.match(known[job_id] or '', '^queued (.*)$')
+    local entry = other and other ~= entry_ids[i] and is_id(other) and first_entry(stream, other, other)
+    local only = entry and only_group(entry[2])
+    if not only or only == group then
+      names[#names + 1] = job_id
+      pairs_[#pairs_ + 1] = job_id
+      pairs_[#pairs_ + 1] = 'done ' .. entry_ids[i]
+    end
+  end
+  if #names > 0 then put_records(ids, now, slice_ms, names, pairs_) end
 end

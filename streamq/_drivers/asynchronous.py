@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import redis.exceptions as failures
 from redis.asyncio.connection import AbstractConnection
 
-from streamq._drivers.exchange import Wire, exchange, lost
+from streamq._drivers.exchange import Wire, exchange, lost, pack
 from streamq._requests import Plan, Reply, Request
 from streamq.errors import ConfigurationError, StreamqError
 
@@ -70,7 +70,7 @@ class AsyncDriver:
         connection = await self._checkout()
         clean = False
         try:
-            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            await connection.send_packed_command(pack(commands), check_health=False)
             replies = [await _reply(connection) for _ in commands]
             clean = True
         except (failures.RedisError, OSError) as error:

@@ -127,6 +127,8 @@ def reclaim(
     )
     for entry_id in page.missing:
         _log.warning("stream %s: entry %s was pending but its body is gone", spec.keys.name, entry_id)
+    taken = len(page.claimed) + len(page.spent)
+    more = taken >= count or (taken > 0 and page.cursor != "0-0")  # full by number, or by bytes
     found = _sort(spec, consumer, [Delivery(entry_id, fields, n) for entry_id, n, fields in page.claimed])
     limit = spec.options.max_deliveries
     found.letters += [
@@ -137,14 +139,14 @@ def reclaim(
     try:
         yield from _finish(spec, consumer, found, moved, charged=raise_count)
     except StreamqError as error:
-        error.partial = _answer(found, moved, page)
+        error.partial = _answer(found, moved, page, more=more)
         raise
     _report(spec, moved)
-    return _answer(found, moved, page)
+    return _answer(found, moved, page, more=more)
 
 
-def _answer(found: Sorted[T], moved: Moved, page: Page) -> Reclaimed[T]:
-    return Reclaimed(found.ready(), moved.dead, page.missing, moved.failed)
+def _answer(found: Sorted[T], moved: Moved, page: Page, *, more: bool) -> Reclaimed[T]:
+    return Reclaimed(found.ready(), moved.dead, page.missing, moved.failed, more)
 
 
 def _report(spec: Spec[T], moved: Moved) -> None:
@@ -154,11 +156,12 @@ def _report(spec: Spec[T], moved: Moved) -> None:
 
 def _sort(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery]) -> Sorted[T]:
     found: Sorted[T] = Sorted([delivery.entry_id for delivery in deliveries])
+    job_of, chosen = spec.codec.job, JobIdKind.CHOSEN  # looked up once, not once an entry
     for delivery in deliveries:
-        job = spec.codec.job(delivery.entry_id, delivery.fields, deliveries=delivery.count, consumer=consumer)
+        job = job_of(delivery.entry_id, delivery.fields, deliveries=delivery.count, consumer=consumer)
         match job:
             case Job():
-                (found.chosen if job._kind is JobIdKind.CHOSEN else found.jobs).append(job)  # noqa: SLF001
+                (found.chosen if job._kind is chosen else found.jobs).append(job)  # noqa: SLF001
             case OtherGroups(group):
                 found.others.append((Held(delivery.entry_id, delivery.count), group))
             case Malformed(reason, error):

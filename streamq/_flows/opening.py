@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, TypeVar
 
 from streamq._ops import access, groups, registry
 from streamq._requests import Plan
 from streamq._spec import Spec
-from streamq.errors import ServerError
+from streamq.errors import ServerError, StreamqError
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+Opening: TypeAlias = Callable[[Spec[T]], Plan[None]]
 
 _log = logging.getLogger("streamq")
 
 
 def reader(spec: Spec[T]) -> Plan[None]:
     """For who reads: see that server and user can do what streamq needs, make the groups, note the name. Four requests."""
-    yield from access.check(spec)
+    yield from access.check(spec, access.READER)
     yield from groups.create(spec, spec.options.all_groups, spec.options.group_start)
     yield from registry.note(spec.keys)
 
@@ -32,6 +34,45 @@ def producer(spec: Spec[T]) -> Plan[None]:
     if spec.options.groups:
         yield from groups.create(spec, spec.options.all_groups, spec.options.group_start)
         yield from registry.note(spec.keys)
+
+
+def remembering_producer(spec: Spec[T]) -> Plan[None]:
+    """For who adds jobs by script: may the user do all that it does? Two requests."""
+    yield from access.check(spec, access.PRODUCER)
+
+
+def operator(spec: Spec[T]) -> Plan[None]:
+    """For who cancels, redrives and purges: may the user do all that those scripts do? Two requests."""
+    yield from access.check(spec, access.OPERATOR)
+
+
+def behind(spec: Spec[T], plan: Plan[R], first: Iterable[Opening[T]], done: set[Opening[T]]) -> Plan[R]:
+    """Run `plan` behind those of `first` that are not `done` yet, but only if it has something to ask.
+
+    So input that the plan refuses, and work that there is none of, send nothing. What fails before the plan fails in it, as if
+    its first request had: it may have something to say about it.
+    """
+    try:
+        request = next(plan)
+        try:
+            for opening in first:
+                if opening not in done:
+                    yield from opening(spec)
+                    done.add(opening)
+        except StreamqError as error:
+            request = plan.throw(error)
+        while True:
+            try:
+                reply = yield request
+            except StreamqError as error:
+                request = plan.throw(error)
+            else:
+                request = plan.send(reply)
+    except StopIteration as stop:
+        result: R = stop.value
+        return result
+    finally:
+        plan.close()
 
 
 def with_group(spec: Spec[T], again: Callable[[], Plan[R]]) -> Plan[R]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from streamq import _scripts
 from streamq._requests import Command, Pipeline, Plan, ask, ask_each
-from streamq._scripts import NewJob, text
+from streamq._scripts import NewJob
 from streamq._spec import Spec
 from streamq.errors import QueueFullError, StreamqError
 from streamq.keys import check_id
@@ -100,7 +100,7 @@ def _xadd(spec: Spec[T], job: NewJob) -> Command[Added]:
 
 
 def _generated(reply: Any) -> Added:
-    entry_id = text(reply)
+    entry_id = reply.decode()  # our own command's: an entry ID
     return Added(job_id=entry_id, entry_id=entry_id, created=True, state="ready")
 
 

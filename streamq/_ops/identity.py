@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from streamq import _scripts
-from streamq._requests import Plan, ask
+from streamq._requests import Pipeline, Plan, ask, ask_each
 from streamq._scripts import Held
 from streamq._spec import Spec
 from streamq.effects import Effects
@@ -57,3 +57,8 @@ def result(spec: Spec[T], job_id: str) -> Plan[Result]:
     except msgspec.DecodeError as error:
         raise JobEncodingError(f"the stored result of job {known_id} is no JSON: {error}", path="$") from None
     return Result(known_id, state, value)  # type: ignore[arg-type]  # result.lua's words
+
+
+def sweep(spec: Spec[T]) -> Plan[None]:
+    """Forget IDs that are due. What the server refuses, the next step that must remember something will say."""
+    yield from ask_each(Pipeline((_scripts.sweep(spec.keys),)))

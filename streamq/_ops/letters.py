@@ -25,7 +25,7 @@ REDRIVEN = 10
 MAX_REDRIVES = 1_000_000
 """Highest `max_redrives`: a bound that nobody reaches, which the script can still count."""
 
-PURGED = 100
+PURGED = 20
 """Letters of one request of `purge`."""
 
 _ENTRY_ID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")

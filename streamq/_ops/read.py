@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 from streamq._requests import Arg, Command, Pipeline, Plan, ask, ask_each
 from streamq._scripts import text
@@ -21,8 +22,7 @@ RECOVERED = 100
 """Most lost entries looked at in one `unseen`; its caller asks again while it gets some."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """An entry in this consumer's hands, not decoded yet."""
 
     entry_id: str
@@ -93,7 +93,8 @@ def unseen(spec: Spec[T], consumer: str, held: frozenset[str]) -> Plan[list[Deli
 def _deliveries(reply: Any) -> list[Delivery]:
     if not reply:
         return []
-    return [Delivery(text(entry_id), fields, 1) for entry_id, fields in reply[0][1] if fields is not None]
+    # IDs of entries are the server's own: digits and a dash.
+    return [Delivery(entry_id.decode(), fields, 1) for entry_id, fields in reply[0][1] if fields is not None]
 
 
 def _pending_rows(reply: Any) -> list[tuple[str, int]]:

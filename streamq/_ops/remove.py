@@ -32,6 +32,8 @@ def delete(spec: Spec[T], *, force: bool) -> Plan[int]:
     The first request removes what holds jobs, atomically; then come keys of effects and maintenance, found by SCAN: one
     request per 1,000 keys of the server, and one per 100 found. Whatever breaks it off, calling it again goes on.
     """
+    first: Command[tuple[str, list[str]]] = Command(("SCAN", "0", "COUNT", 1), (), _scan)
+    yield from ask(first)  # who may not do this must not do half of it
     answer = yield from ask(_scripts_upkeep.delete(spec.keys, force=check_flag(force, "force")))
     if isinstance(answer, Left):
         raise _has_work(spec, answer)

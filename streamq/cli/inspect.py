@@ -60,4 +60,14 @@ def _table(snapshots: list[Snapshot]) -> None:
                 "", escape(shown(group.name)), ready, f"{group.pending:,}", "", f"{group.dead:,}",
                 f"{group.done:,}", f"{group.retried:,}", f"{group.consumers:,}",
             )  # fmt: skip
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for one in snapshots:
+        if one.paused:
+            console.print(f"{escape(shown(one.name))} is paused: nothing is started")
+        for group in one.groups.values():
+            if group.abandoned:
+                console.print(
+                    f"{escape(shown(one.name))}: nobody reads group {escape(shown(group.name))}; "
+                    "what it has not read stays in the stream"
+                )

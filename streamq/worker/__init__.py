@@ -4,7 +4,7 @@ engine        the loop: what is read, what is reclaimed, when to stop
 dispatch      calls a handler, in a thread or a task, and turns its end into an `Outcome`
 settle        acknowledges, commits, retries, rejects: in batches, until the server has taken them
 heartbeat     renews the leases of what this process holds, from a thread of its own
-maintenance   one worker per tick takes over what dead ones left
+maintenance   one worker per tick takes over what dead ones left, and forgets job IDs that are due
 """
 
 from __future__ import annotations

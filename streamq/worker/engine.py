@@ -266,7 +266,10 @@ class Worker(Generic[T]):
             _log.info("stream %s is %s", self._spec.keys.name, "paused" if found.paused else "resumed")
         if not self._paused and any(role.startswith(maintenance.RECLAIM) for role in found.roles):
             await self._reclaim(free)
-        await self._driver.run(maintenance.upkeep(self._spec, found.roles))
+        try:
+            await self._driver.run(maintenance.upkeep(self._spec, found.roles))
+        except (ServerError, ConfigurationError) as error:
+            _log.warning("stream %s: upkeep was refused, reading goes on: %s", self._spec.keys.name, error)
 
     async def _reclaim(self, free: int) -> None:
         count = min(free, SUSPECTS)
@@ -279,7 +282,7 @@ class Worker(Generic[T]):
             self._lost_reclaim = True
             raise
         # There may be more: go on as soon as these have run.
-        self._page_cut_short = len(answer.claimed) + len(answer.dead) >= count
+        self._page_cut_short = answer.more
         for job in sorted(answer.claimed, key=lambda job: job.deliveries):  # the likeliest killer last
             self._held[job.entry_id] = job
             self._unstarted(job)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from streamq import _scripts_upkeep
 from streamq._flows import intake
-from streamq._ops import inspect, trim
+from streamq._ops import identity, inspect, trim
 from streamq._requests import Plan, ask
 from streamq._scripts_upkeep import Tick
 from streamq._spec import Spec
@@ -20,6 +20,7 @@ LONGEST_TICK_MS = 1_500
 """A paused stream must start nothing 2 s later, and ticks are jittered by a quarter. So a dead worker's jobs wait little
 longer than their lease, too, however long that is."""
 
+SWEEP_MS = 2_000
 TRIM_MS = 5_000
 PRUNE_MS = 60_000
 WATCH_MS = 60_000
@@ -30,7 +31,7 @@ TRIM_PASSES = 10
 PRUNE_IDLE_MS = 3_600_000
 """A consumer that holds nothing goes when it was not heard of for an hour: long enough to see in `inspect` who died."""
 
-RECLAIM, TRIM, PRUNE, WATCH = "reclaim", "trim", "prune", "watch"
+RECLAIM, SWEEP, TRIM, PRUNE, WATCH = "reclaim", "sweep", "trim", "prune", "watch"
 
 _log = logging.getLogger("streamq.worker")
 
@@ -43,7 +44,7 @@ def tick_ms(lease_ms: int) -> int:
 def tick(spec: Spec[T], consumer: str, *, may_reclaim: bool) -> Plan[Tick]:
     """Ask what is to be done: whether the stream is paused, and which roles are this worker's now. One request; atomic."""
     group = spec.options.group
-    periods = {TRIM: TRIM_MS, f"{PRUNE}:{group}": PRUNE_MS, f"{WATCH}:{group}": WATCH_MS}
+    periods = {SWEEP: SWEEP_MS, TRIM: TRIM_MS, f"{PRUNE}:{group}": PRUNE_MS, f"{WATCH}:{group}": WATCH_MS}
     if may_reclaim:
         periods[f"{RECLAIM}:{group}"] = tick_ms(spec.options.lease_ms)
     return (yield from ask(_scripts_upkeep.tick(spec.keys, consumer=consumer, periods_ms=periods)))
@@ -57,9 +58,11 @@ def reclaim(spec: Spec[T], consumer: str, *, count: int, exclude: Iterable[str])
 
 
 def upkeep(spec: Spec[T], roles: Iterable[str]) -> Plan[None]:
-    """Do the work of the roles beside reclaiming: trim, prune consumers, name the groups that nobody reads."""
+    """Do the work of the roles beside reclaiming: forget IDs, trim, prune consumers, name the groups that nobody reads."""
     for role in roles:
         match role.partition(":")[0]:
+            case "sweep":
+                yield from identity.sweep(spec)
             case "trim":
                 for _ in range(TRIM_PASSES):
                     if not (yield from trim.trim_some(spec)):

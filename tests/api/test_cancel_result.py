@@ -104,16 +104,25 @@ def test_one_group_that_has_begun_is_enough(make_stream, raw, begun):
 
 @pytest.mark.covers("C58")
 def test_a_retry_that_waits_is_cancelled_by_its_id(make_stream, raw):
+    s = make_stream()
+    s.add({"n": 1}, job_id="k")
+    s.retry(s.read("w")[0], "no")
+    assert s.cancel("k") is True
+    assert look.state(raw, s) == State(counters={"retried:workers": 1})
+    assert s.read("w") == []
+
+
+@pytest.mark.covers("C58", "S7")
+def test_a_retry_of_one_group_of_several_is_not_cancelled(make_stream, raw):
     a, b = make_stream(group="a", groups=("b",)), make_stream(group="b")
-    first = a.add({"n": 1}, job_id="k").entry_id
-    [job] = a.read("w")
-    a.retry(job, "no")
-    assert a.cancel("k") is True  # the retry is a's alone, so nobody has begun it
-    assert look.state(raw, a).stream == [first]
-    assert a.read("w") == []
-    [job] = b.read("w")
-    b.ack(job)
-    assert look.state(raw, a).stream == []
+    a.add({"n": 1}, job_id="k")
+    a.retry(a.read("w")[0], "no")
+    before = look.state(raw, a)
+    with pytest.raises(JobStateError) as caught:  # b still waits for the job's first entry: True would be a lie
+        a.cancel("k")
+    assert caught.value.state == "pending"
+    assert look.state(raw, a) == before
+    assert len(b.read("w")) == 1
 
 
 @pytest.mark.covers("C58")

@@ -176,7 +176,7 @@ def test_a_payload_nested_deeper_than_the_stack(make_stream, raw):
         ("sq:id", b"\xff"),
         ("sq:group", "{x}"),
         ("sq:group", b"\xff"),
-        ("sq:codec", "msgpack"),
+        ("sq:codec", "cbor"),
         ("sq:errors", "no"),
         ("sq:errors", "[1]"),
         ("sq:h:x", b"\xff"),

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from datetime import UTC, datetime, timedelta, timezone
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamq import ConfigurationError, Job, JobEncodingError, StreamOptions
 from streamq._codec import (
@@ -163,6 +168,102 @@ def test_the_most_fields(count, fits):
     assert isinstance(found, Job) is fits
     if not fits:
         assert (found.reason, found.error) == ("oversized", "257 fields, at most 256 are handled")
+
+
+# --- msgpack ---------------------------------------------------------------------------------
+
+
+def test_only_what_is_not_json_says_so():
+    fields = EntryCodec(dict, StreamOptions(codec="msgpack")).fields({"n": 1}, job_id="id", headers={"t": "x"})
+    assert fields == ["job", b"\x81\xa1n\x01", "sq:codec", "msgpack", "sq:id", "id", "sq:h:t", b"x"]
+
+
+@pytest.mark.covers("F12")
+@pytest.mark.parametrize("of_stream", ["json", "msgpack"])
+def test_an_entry_says_what_it_is_whatever_the_stream_writes(of_stream):
+    packed = msgspec.msgpack.encode({"n": 1})
+    for fields in [
+        ("job", '{"n":1}'),
+        ("job", '{"n":1}', "sq:codec", "json"),
+        ("job", packed, "sq:codec", "msgpack"),
+        ("sq:codec", "msgpack", "job", packed, "x", "y"),
+    ]:
+        job = decoded(*fields, codec=of_stream)
+        assert (job.payload, job.id, job.attempt) == ({"n": 1}, "1700000000000-3", 1)
+
+
+@pytest.mark.parametrize("value", ["cbor", "MSGPACK", "", b"\xff", "pickle", "json "])
+@pytest.mark.parametrize("kind", [dict, bytes])
+def test_codecs_that_are_unknown(kind, value):
+    found = decoded("job", "{}", "sq:codec", value, kind=kind)
+    assert found.reason == "invalid"
+    assert found.error.startswith("field sq:codec: ")
+
+
+def test_raw_payloads_have_no_codec():
+    with pytest.raises(ConfigurationError, match="raw"):
+        EntryCodec(bytes, StreamOptions(codec="msgpack"))
+    assert decoded("job", b"\xc1", "sq:codec", "msgpack", kind=bytes).payload == b"\xc1"
+
+
+@pytest.mark.covers("F12")
+def test_extensions_are_no_payloads():
+    codec = PayloadCodec(dict, 1_000, "msgpack")
+    with pytest.raises(JobEncodingError, match=r"extension type 5|Extension type 5"):
+        codec.encode({"x": msgspec.msgpack.Ext(5, b"code")})
+    found = codec.decode(msgspec.msgpack.encode({"x": msgspec.msgpack.Ext(5, b"code")}), b"msgpack")
+    assert found == Malformed("undecodable", "$: extension type 5 is not known")
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text() | st.binary()
+    | st.datetimes(timezones=st.none() | st.just(UTC) | st.just(timezone(timedelta(hours=9)))) | st.decimals(),
+    lambda inner: st.lists(inner) | st.tuples(inner) | st.sets(st.integers() | st.text())
+    | st.dictionaries(st.text() | st.integers() | st.binary(), inner),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@pytest.mark.covers("F12")
+@pytest.mark.parametrize("name", ["json", "msgpack"])
+@given(payload=st.dictionaries(st.text(), values, max_size=4))
+def test_a_payload_comes_back_equal_or_is_refused(name, payload):
+    codec = EntryCodec(dict, StreamOptions(codec=name))
+    try:
+        fields = codec.fields(payload, job_id=None, headers=None)
+    except JobEncodingError:
+        return
+    raw = [part if isinstance(part, bytes) else part.encode() for part in fields]
+    assert codec.job("1-0", raw, deliveries=1, consumer="w").payload == payload
+
+
+@pytest.mark.covers("F12")
+@pytest.mark.parametrize("kind", [dict, object, Refund, Mail | Call, list[datetime], dict[int, bytes]])
+@given(raw=st.binary(max_size=60))
+def test_any_bytes_become_a_payload_or_malformed(kind, raw):
+    for name in (b"json", b"msgpack"):
+        PayloadCodec(kind, 1_000).decode(raw, name)  # raises nothing
+
+
+def test_nan_equals_nothing_so_it_is_refused():
+    for name in ("json", "msgpack"):
+        with pytest.raises(JobEncodingError, match="NaN"):
+            PayloadCodec(dict, 1_000, name).encode({"x": math.nan})
+
+
+# --- a job -----------------------------------------------------------------------------------
+
+
+def test_a_job_keeps_its_payload_out_of_logs():
+    job = decoded("job", '{"password":"secret"}')
+    assert "secret" not in repr(job)
+    assert "secret" not in str(job.__rich_repr__())
+
+
+def test_jobs_are_equal_to_themselves_alone():
+    first, second = decoded("job", "{}"), decoded("job", "{}")
+    assert first != second
+    assert len({first, second}) == 2
 
 
 # --- errors and results ----------------------------------------------------------------------

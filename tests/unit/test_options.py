@@ -47,6 +47,8 @@ def test_max_deliveries(value):
         ("idempotency_ttl", float("inf")),
         ("retention", "none"),
         ("retention", None),
+        ("codec", "pickle"),
+        ("codec", None),
         ("max_payload", 0),
         ("max_payload", True),
         ("max_payload", 1.5),

@@ -11,7 +11,7 @@ import pytest
 
 from streamq import Backoff, Effects, QueueFullError, StreamOptions, _scripts, _scripts_upkeep
 from streamq._drivers import exchange
-from streamq._ops import lease, trim
+from streamq._ops import access, identity, lease, trim
 from streamq._scripts import Held, NewJob, Settled, Source
 from streamq.keys import Keys
 from streamq.messages import JobIdKind
@@ -59,7 +59,7 @@ def calls():
         "dead_letter": _scripts.dead_letter(
             keys, options, held=held, reason="rejected", error="e", job_id="id", attempts=1, **c
         ),
-        "check": _scripts.check(keys),
+        "check": _scripts.check(keys, commands=access.READER),
         "delete": _scripts_upkeep.delete(keys, force=False),
         "drop_group": _scripts_upkeep.drop_group(keys, group="g", force=False),
         "once": _scripts.once(keys, options, once_id="id", effects=effects),
@@ -86,6 +86,7 @@ def calls():
         "start": _scripts.start(keys, options, targets=[held], **c),
         "tick": _scripts_upkeep.tick(keys, periods_ms={"trim": 1, "reclaim:g": 2}, **c),
         "trim": _scripts_upkeep.trim(keys, options, look=1, cursor="", stop=""),
+        "sweep": _scripts.sweep(keys),
     }
 
 
@@ -181,7 +182,7 @@ for _, key in ipairs(KEYS) do declared[key] = true end
 local function check(command, a, b)
   if command == 'TIME' then return end
   local key = a
-  if command == 'XINFO' or command == 'XGROUP' then key = b end
+  if command == 'XINFO' or command == 'XGROUP' or command == 'XREAD' then key = b end
   if not declared[key] then error('HARNESS ' .. command .. ' on undeclared key ' .. tostring(key)) end
 end
 local function checked(f)
@@ -242,6 +243,8 @@ def test_scripts_touch_declared_keys_only(make_stream, raw, harness, retention):
     s.reject(jobs[4], "no")
     s.release(jobs[5])
     s.once("x", Effects().hincrby("h", "n").rpush("list", "x"))
+    raw.hset(next(key for key in s._spec.keys.done if raw.exists(key)), "", 1)  # due
+    s.run(identity.sweep(s._spec))
     held = [Held(job.entry_id, job.deliveries) for job in jobs[6:9]]
     s.run(lease.renew(s._spec, "w", held))
     look.age(raw, s)

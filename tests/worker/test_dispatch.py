@@ -12,17 +12,13 @@ import time
 import pytest
 
 from streamq import ConfigurationError, Job, Reject, Retry
-from streamq.messages import JobIdKind
 from streamq.worker.dispatch import Dispatcher, End
 
 COLOURS = ["def", "async def"]
 
 
 def a_job(payload="p", number=1):
-    return Job(
-        payload=payload, id=f"job-{number}", entry_id=f"{number}-0", attempt=1, deliveries=1, headers={}, enqueued_ms=1,
-        errors=(), kind=JobIdKind.GENERATED, consumer="c",
-    )  # fmt: skip
+    return Job(payload=payload, id=f"job-{number}", entry_id=f"{number}-0", deliveries=1, _consumer="c")
 
 
 def handler(colour, body):

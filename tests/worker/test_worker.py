@@ -26,6 +26,19 @@ def pending(raw, stream):
 # --- what becomes of jobs -----------------------------------------------------------------
 
 
+@pytest.mark.covers("I2", "C71")
+def test_an_idle_worker_forgets_ids_that_are_due(make_stream, raw):
+    s = make_stream(lease=1)
+    due = [s._spec.keys.ids[0], s._spec.keys.done[3]]
+    for key in due:
+        raw.hset(key, mapping={"old": "done ", "": 1})
+    kept = s._spec.keys.done[1]
+    raw.hset(kept, mapping={"new": "done ", "": 1 << 44})
+    with working(quick(s, lambda payload: None)):
+        until(lambda: not raw.exists(*due))
+    assert raw.exists(kept)
+
+
 def test_every_job_is_done_once_with_its_effect(make_stream, handler, raw):
     s = make_stream()
     runs = Counter()

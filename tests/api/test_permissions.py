@@ -1,0 +1,107 @@
+"""The permissions that docs/operations.md lists are enough; with one of them missing, that is said before a job is touched."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import look
+import pytest
+from colours import open_stream
+
+from streamq import ConfigurationError, Effects
+from streamq._ops import access
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
+ROWS = re.findall(r"^\| ([^|]+) \| (?:and )?(`.+`)[^|]* \|$", PAGE.partition("## Permissions")[2], re.MULTILINE)
+COMMANDS = [re.sub(r"\\", "", names.strip("`")).split() for _, names in ROWS]
+PRODUCER = [*COMMANDS[0], *COMMANDS[1]]
+READER = {name.replace("|", " ") for row in COMMANDS[:-1] for name in row}
+ALL = [name for row in COMMANDS for name in row]
+
+
+@pytest.fixture
+def as_user(raw, redis_url, ns, colour):
+    """Open a stream as a user who may do only that, with the keys of the recipe."""
+    names = []
+
+    def login(commands, deployment="dp"):
+        name = f"{ns}-{len(names)}"
+        rules = ["on", ">pw", f"~{ns}-{deployment}:*", *(f"+{command.lower()}" for command in commands)]
+        look.call(raw, "ACL", "SETUSER", name, *rules)
+        names.append(name)
+        url = redis_url.replace("redis://", f"redis://{name}:pw@")
+        return open_stream(colour, "s", redis=url, deployment=f"{ns}-{deployment}", max_ready=100)
+
+    opened = []
+
+    def open_and_note(*args, **kwargs):
+        opened.append(login(*args, **kwargs))
+        return opened[-1]
+
+    yield open_and_note
+    for stream in opened:
+        stream.close()
+    for name in names:
+        look.call(raw, "ACL", "DELUSER", name)
+
+
+def test_the_page_lists_them():
+    assert [who for who, _ in ROWS][:2] == ["adds jobs without IDs", "adds jobs with IDs, or up to `max_ready`"]
+    assert {"XREADGROUP", *access.READER} <= READER
+
+
+@pytest.mark.covers("C83")
+def test_a_producer_needs_no_more(as_user):
+    s = as_user(PRODUCER)
+    assert s.add({}, job_id="a").created
+    assert not s.add({}, job_id="a").created
+    assert s.add_many([{}, {}]) == 2
+
+
+@pytest.mark.covers("C83")
+def test_the_whole_life_of_a_job_needs_no_more(as_user, raw):
+    s = as_user([*ALL, "HINCRBY", "SET"])
+    s.groups.create("other")
+    for n in range(8):
+        s.add({"n": n}, job_id=f"j{n}")
+    jobs = s.read("w", count=8, block=0.01)
+    s.ack(jobs[0])
+    jobs[1].effects.hincrby("h", "n", 1).set("k", "v")
+    s.commit(jobs[1], {"a": 1})
+    s.retry(jobs[2], "no")
+    s.reject(jobs[3], "no")
+    s.release(jobs[4])
+    s.extend(jobs[5])
+    s.once("x", Effects().hincrby("h", "n"))
+    assert s.reclaim("w2", min_idle=0).failed == []
+    [letter] = s.dead_letters.list()
+    assert letter.id in s.dead_letters.redrive(letter.id).moved
+    s.reject(s.read("w", count=9)[0], "no")
+    s.dead_letters.purge(s.dead_letters.list()[0].id)
+    s.add({}, job_id="late")
+    assert s.cancel("late") is True
+    assert s.result("j1").value == {"a": 1}
+    s.inspect()
+    s.pause()
+    assert s.read("w", block=0.01) == []
+    s.resume()
+    s.prune_consumers(0)
+    s.trim()
+    s.groups.drop("other", force=True)
+    s.delete(force=True)
+
+
+@pytest.mark.covers("C83")
+@pytest.mark.parametrize("missing", access.READER)
+def test_what_a_reader_lacks_is_named_before_a_job_is_touched(as_user, raw, server, missing):
+    whole = as_user(ALL)
+    whole.add({})
+    one = as_user([name for name in ALL if name != missing.replace(" ", "|")])
+    if server.version.startswith("6.") and missing in {"HSET", "HINCRBY", "SET"}:
+        assert len(one.read("w")) == 1  # before 7.0 nobody can tell without doing it
+        return
+    with pytest.raises(ConfigurationError, match="(?i)" + missing):
+        one.read("w")
+    assert look.pending(raw, whole) == {}
+    assert whole.inspect().length == 1
