@@ -8,7 +8,6 @@ import msgspec
 
 from streamq._requests import Command, Plan, ask
 from streamq.demo.payloads import Webhook
-from streamq.keys import registry
 from streamq.stream import Stream
 
 
@@ -80,16 +79,3 @@ def _receipts(stream: Stream[Webhook]) -> Plan[dict[bytes, int]]:
 
 def _counts(reply: Any) -> dict[bytes, int]:
     return dict(zip(reply[::2], map(int, reply[1::2]), strict=True))
-
-
-def remove(stream: Stream[Webhook]) -> None:
-    """Remove the demo's keys from the server."""
-    stream._run(_remove(stream))  # noqa: SLF001
-
-
-def _remove(stream: Stream[Webhook]) -> Plan[None]:
-    keys = stream._spec.keys  # noqa: SLF001
-    own = (keys.stream, keys.dead, keys.meta, *keys.ids, *keys.done, keys.data("receipts"))
-    yield from ask(Command(("UNLINK", *own), own, int))
-    names = registry(keys.deployment)
-    yield from ask(Command(("SREM", names, keys.name), (names,), int))

@@ -102,7 +102,7 @@ def run(url: str, name: str, console: Console, *, keep: bool) -> Ledger:
             return ledger.read(stream, len(webhooks), EXPECTED_DEAD, seconds, fleet.deaths)
         finally:
             if not keep:
-                ledger.remove(stream)
+                stream.delete(force=True)
 
 
 def _watch(stream: Stream[Webhook], fleet: Fleet, jobs: int, console: Console, deadline: float) -> None:

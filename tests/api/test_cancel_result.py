@@ -13,6 +13,9 @@ from look import Row, State
 
 from streamq import Backoff, ConfigurationError, ConnectionLostError, JobEncodingError, JobStateError
 
+ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+"""For mistakes that are found before anything is sent."""
+
 STRANGE = [
     "0-0",
     "1-1",
@@ -407,6 +410,7 @@ def test_a_commit_whose_reply_never_comes(make_stream, raw, proxy, cut, job_id):
 # --- mistakes --------------------------------------------------------------------------------
 
 
+@ONE_BACKEND
 @pytest.mark.parametrize("verb", ["cancel", "result"])
 @pytest.mark.parametrize("job_id", ["", "x" * 513, "a\nb", "\x00", "\ud800", 7, b"x", None])
 def test_wrong_arguments(make_stream, proxy, verb, job_id):

@@ -14,6 +14,9 @@ from look import Row
 from streamq import Backoff, ConfigurationError, JobStateError
 from streamq.keys import registry
 
+ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+"""For mistakes that are found before anything is sent."""
+
 NAMES = ("a", "b", "c")
 
 
@@ -426,6 +429,7 @@ def test_what_is_ready_after_unread_jobs_were_cancelled(make_stream, raw, reader
 # --- mistakes --------------------------------------------------------------------------------
 
 
+@ONE_BACKEND
 @pytest.mark.parametrize(
     "call",
     [
@@ -450,6 +454,7 @@ def test_wrong_arguments(make_stream, raw, ns, proxy, call):
     assert look.dumps(raw, ns) == {}
 
 
+@ONE_BACKEND
 @pytest.mark.parametrize(
     "options",
     [

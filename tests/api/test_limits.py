@@ -12,6 +12,9 @@ from colours import open_stream
 
 from streamq import Backoff, ConfigurationError, QueueFullError
 
+ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+"""For mistakes that are found before anything is sent."""
+
 
 def unread(raw, s, group="workers"):
     """Entries that the group has not read, counted one by one."""
@@ -200,6 +203,7 @@ def test_a_stream_without_groups(make_stream, raw):
     assert fill(s) == 3
 
 
+@ONE_BACKEND
 @pytest.mark.parametrize("max_ready", [0, -1, True, 1.5, "5", 1_000_001, []])
 def test_wrong_options(make_stream, max_ready):
     with pytest.raises(ConfigurationError, match="max_ready"):

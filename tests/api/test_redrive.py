@@ -14,6 +14,9 @@ from look import Row, State
 
 from streamq import Backoff, ConfigurationError, ConnectionLostError, StreamqError
 
+ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+"""For mistakes that are found before anything is sent."""
+
 FIELDS = [
     (b"trace", b"abc"),
     (b"id", b"7"),
@@ -524,6 +527,7 @@ def test_an_id_is_free_after_its_letter_was_purged(make_stream):
 # --- mistakes --------------------------------------------------------------------------------
 
 
+@ONE_BACKEND
 @pytest.mark.parametrize(
     "call",
     [

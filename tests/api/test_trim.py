@@ -11,6 +11,9 @@ from look import Row, State
 
 from streamq import Backoff, ConfigurationError
 
+ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+"""For mistakes that are found before anything is sent."""
+
 
 def fill(raw, s, count, *, size=0):
     """Add entries as a plain producer does; their IDs."""
@@ -291,6 +294,7 @@ def test_pruning_races_with_reading_by_that_name(make_stream, raw):
 # --- mistakes --------------------------------------------------------------------------------
 
 
+@ONE_BACKEND
 @pytest.mark.parametrize("min_idle", [-1, "1", None, True, float("nan"), float("inf"), 10**12])
 def test_wrong_arguments(make_stream, raw, ns, proxy, min_idle):
     s = make_stream(redis=proxy.url)
@@ -300,6 +304,7 @@ def test_wrong_arguments(make_stream, raw, ns, proxy, min_idle):
     assert look.dumps(raw, ns) == {}
 
 
+@ONE_BACKEND
 @pytest.mark.parametrize(
     "options",
     [

@@ -9,6 +9,7 @@ import pytest
 from worker.fleet import effects, is_idle, quick, until, working
 
 
+@pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)  # takes long, and does not depend on the server
 def test_nothing_starts_two_seconds_after_a_pause(make_stream, handler, raw):
     s = make_stream()
     starts = []
