@@ -25,7 +25,7 @@
 --
 -- Atomic because an entry must be pending or dead, never both, never neither. Everything is checked first; XADD to the
 -- dead-letter stream is the only write that can fail, so it comes before XACK: EXEC does not roll back. The job ID becomes
--- free, if it was this entry's. Redis >= 6.2.
+-- free, if it was this entry's and no other group has the job. Redis >= 6.2.
 -- Uses: fence, records, ids, groups, settled, tombstone, types, kept
 
 local stream = KEYS[1]
@@ -103,9 +103,12 @@ else
 end
 
 redis.call('XACK', stream, group, entry_id)
-if retention == 'delete' and outcome == 1 then delete_settled(stream, other_groups(stream, group), { entry_id }) end
+local others = other_groups(stream, group)
+local needed = is_needed(stream, others, entry_id)
+if retention == 'delete' and outcome == 1 and not needed then redis.call('XDEL', stream, entry_id) end
 if job_id ~= '' then
   forget_record(done, now, group .. '/' .. job_id, 'running ' .. entry_id)
-  forget_record(ids, now, job_id, 'queued ' .. entry_id)
+  -- While another group still has the job, its ID is not free.
+  if not needed or (entry and only_group(entry[2]) == group) then forget_record(ids, now, job_id, 'queued ' .. entry_id) end
 end
 return outcome

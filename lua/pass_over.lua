@@ -23,24 +23,17 @@ local group = ARGV[1]
 local consumer = ARGV[2]
 local retention = ARGV[3]
 
-local groups = group_rows(stream)
-local known = {}
-for _, row in ipairs(groups) do known[row.name] = true end
-
-local function others_need(id)
-  for _, row in ipairs(groups) do
-    if row.name ~= group then
-      if id_after(id, row['last-delivered-id']) or pending_rows(stream, row.name, id, id, 1)[1] then return true end
-    end
-  end
-  return false
+local known, others = {}, {}
+for _, row in ipairs(group_rows(stream)) do
+  known[row.name] = true
+  if row.name ~= group then others[#others + 1] = row end
 end
 
 local codes, acknowledged = {}, {}
 for at = 4, #ARGV, 3 do
   local entry_id, count, handler = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2]
   local code = fence(stream, group, consumer, entry_id, count)
-  if code == MINE and not known[handler] and not others_need(entry_id) then
+  if code == MINE and not known[handler] and not is_needed(stream, others, entry_id) then
     code = 2
   elseif code == MINE then
     redis.call('XACK', stream, group, entry_id)
@@ -49,7 +42,7 @@ for at = 4, #ARGV, 3 do
   codes[#codes + 1] = code
 end
 if #acknowledged > 0 then
-  if retention == 'delete' then delete_settled(stream, other_groups(stream, group), acknowledged) end
+  if retention == 'delete' then delete_settled(stream, others, acknowledged) end
   redis.pcall('HINCRBY', meta, 'passed:' .. group, #acknowledged)
 end
 return codes

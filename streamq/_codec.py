@@ -218,6 +218,8 @@ class EntryCodec(Generic[T]):
         if job_id is not None:
             fields += ("sq:id", check_id(job_id, "job ID"))
         if headers:
+            if not isinstance(headers, Mapping):
+                raise JobEncodingError(f"headers must be a mapping, not {type(headers).__name__}", path="headers")
             if len(headers) > MAX_HEADERS:
                 raise JobEncodingError(f"{len(headers)} headers, at most {MAX_HEADERS} are allowed", path="headers")
             for name, value in headers.items():

@@ -255,8 +255,8 @@ class GroupSnapshot(msgspec.Struct, frozen=True):
         retried: Attempts that were followed by another.
         dead: Jobs dead-lettered by this group since the stream was made.
         redriven: Dead letters given back to it.
-        abandoned: Nobody reads it: it has entries to read, none in hand, and no consumer that was heard of for a minute.
-            It pins those entries: start its workers, or drop the group.
+        abandoned: Nobody reads it: it has entries to read, and no consumer that was heard of for a minute, or a lease. It pins
+            those entries: start its workers, or drop the group.
     """
 
     name: str

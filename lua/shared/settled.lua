@@ -2,12 +2,18 @@
 
 local function other_groups(stream, group)
   local others = {}
-  for _, row in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    local info = {}
-    for i = 1, #row, 2 do info[row[i]] = row[i + 1] end
-    if info.name ~= group then others[#others + 1] = info end
+  for _, row in ipairs(group_rows(stream)) do
+    if row.name ~= group then others[#others + 1] = row end
   end
   return others
+end
+
+-- Whether another group has not read the entry, or not settled it.
+local function is_needed(stream, others, id)
+  for _, other in ipairs(others) do
+    if id_after(id, other['last-delivered-id']) or redis.call('XPENDING', stream, other.name, id, id, 1)[1] then return true end
+  end
+  return false
 end
 
 -- XDEL those of ids (which this group has acknowledged) that every other group has read and settled.
@@ -17,15 +23,7 @@ local function delete_settled(stream, others, ids)
   if #others > 0 then
     free = {}
     for _, id in ipairs(ids) do
-      local needed = false
-      for _, other in ipairs(others) do
-        if id_after(id, other['last-delivered-id'])
-          or redis.call('XPENDING', stream, other.name, id, id, 1)[1] then
-          needed = true
-          break
-        end
-      end
-      if not needed then free[#free + 1] = id end
+      if not is_needed(stream, others, id) then free[#free + 1] = id end
     end
   end
   if #free > 0 then redis.call('XDEL', stream, unpack(free)) end

@@ -101,7 +101,7 @@ def _redrive_each(
                     done.superseded[letter_id] = state
                 case (-2, why):
                     done.refused[letter_id] = why
-                case _:
+                case _ if letter_id not in done.moved:  # the same ID twice is no mistake
                     done.missing.append(letter_id)
 
 

@@ -499,3 +499,24 @@ def test_a_stream_key_of_the_wrong_type(make_stream, raw, ns, call):
     assert s._spec.keys.stream in str(caught.value)
     assert look.dumps(raw, ns) == before
     assert not raw.sismember(registry(None), s.name)
+
+
+@pytest.mark.covers("S7", "C58")
+def test_an_id_is_free_when_no_group_has_the_job_any_more(make_stream, raw):
+    a, b = make_stream(group="a", groups=("b",)), make_stream(group="b")
+    first = a.add({"n": 1}, job_id="k")
+    a.reject(a.read("w")[0], "no")
+    again = a.add({"n": 2}, job_id="k")  # b has still to do it
+    assert (again.created, again.entry_id, again.state) == (False, first.entry_id, "ready")
+    b.reject(b.read("w")[0], "no")
+    assert a.add({"n": 3}, job_id="k").created
+
+
+@pytest.mark.covers("S7", "C58")
+def test_the_letter_of_a_retry_frees_the_id_beside_groups_that_pass_over_it(make_stream, raw):
+    a, b = make_stream(group="a", groups=("b",)), make_stream(group="b")
+    a.add({"n": 1}, job_id="k")
+    b.reject(b.read("w")[0], "no")
+    a.retry(a.read("w")[0], "no")
+    a.reject(a.read("w")[0], "no")  # b has not read the retry, but it would only pass it over
+    assert a.add({"n": 2}, job_id="k").created
