@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_DELIVERIES = 3
+MAX_DELIVERIES = 2
 ATTEMPTS = 2
 MAX_REDRIVES = 2
 

@@ -16,7 +16,14 @@ from faults.model import MAX_DELIVERIES, MAX_REDRIVES, Delivery, Entry, Letter, 
 from faults.view import RECEIPTS, Server, look_commands, view_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from streamq import Backoff, Job, Stream, StreamOptions
 from streamq.errors import JobStateError, LeaseLostError
@@ -28,6 +35,8 @@ group_names = st.sampled_from(GROUPS)
 consumers = st.sampled_from(("c1", "c2"))
 job_ids = st.sampled_from(("x", "y"))
 picks = st.integers(0, 7)
+LATE = 6
+"""Picks from here on are of deliveries and letters that may be over."""
 
 
 class Life(RuleBasedStateMachine):
@@ -92,10 +101,20 @@ class Life(RuleBasedStateMachine):
         ]
         self.jobs += zip(deliveries, jobs, strict=True)
 
+    def live(self) -> list[tuple[Delivery, Job[dict]]]:
+        return [pair for pair in self.jobs if not pair[0].over and self.model.fence(pair[0])]
+
     def pick(self, at: int) -> tuple[Delivery, Job[dict], Stream[dict]]:
-        """Mostly a late one."""
-        delivery, job = self.jobs[-1 - at % len(self.jobs)]
+        """Mostly one that is true, sometimes one that was."""
+        some = self.live() if at < LATE else self.jobs
+        delivery, job = some[-1 - at % len(some)]
         return delivery, job, self.streams[delivery.group]
+
+    def pick_letter(self, at: int) -> tuple[Letter, str]:
+        """Mostly one that is there."""
+        there = [pair for pair in self.letters if pair[0] in self.model.letters]
+        some = there if there and at < LATE else self.letters
+        return some[-1 - at % len(some)]
 
     def note_new_entries(self) -> None:
         """Learn the IDs that the server gave to what was added again."""
@@ -104,6 +123,18 @@ class Life(RuleBasedStateMachine):
             [last] = self.server.raw(("XREVRANGE", self.keys.stream, "+", "-", "COUNT", len(new)))
             for entry, (entry_id, _) in zip(reversed(new), last, strict=True):
                 entry.id = entry_id.decode()
+
+    @initialize(
+        wanted=st.lists(st.none() | job_ids, min_size=1, max_size=4),
+        counts=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    )
+    def begin(self, wanted: list[str | None], counts: tuple[int, int]) -> None:
+        """Not with nothing: with jobs, some of them in hand."""
+        for job_id in wanted:
+            self.add(job_id)
+        for group, count in zip("gh", counts, strict=True):
+            if count:
+                self.read(group, "c1", count)
 
     # --- rules: a job's own life ----------------------------------------------------------
 
@@ -139,7 +170,7 @@ class Life(RuleBasedStateMachine):
         assert found.missing == [entry.id for entry in missing]
         assert not found.failed
 
-    @precondition(lambda self: self.jobs)
+    @precondition(lambda self: self.live())
     @rule(at=picks)
     def ack(self, at: int) -> None:
         delivery, job, stream = self.pick(at)
@@ -148,7 +179,7 @@ class Life(RuleBasedStateMachine):
         if answers is not None and answers[1] and delivery.entry.chosen:
             self.finished[delivery.group, delivery.entry.chosen] += 1
 
-    @precondition(lambda self: self.jobs)
+    @precondition(lambda self: self.live())
     @rule(at=picks)
     def commit(self, at: int) -> None:
         delivery, job, stream = self.pick(at)
@@ -157,7 +188,7 @@ class Life(RuleBasedStateMachine):
         if self.both(lambda: self.model.commit(delivery), lambda: stream.commit(job)) and delivery.entry.chosen:
             self.finished[delivery.group, delivery.entry.chosen] += 1
 
-    @precondition(lambda self: self.jobs)
+    @precondition(lambda self: self.live())
     @rule(at=picks)
     def retry(self, at: int) -> None:
         delivery, job, stream = self.pick(at)
@@ -165,19 +196,19 @@ class Life(RuleBasedStateMachine):
         assert answers is None or answers[0] == answers[1]
         self.note_new_entries()
 
-    @precondition(lambda self: self.jobs)
+    @precondition(lambda self: self.live())
     @rule(at=picks)
     def reject(self, at: int) -> None:
         delivery, job, stream = self.pick(at)
         self.both(lambda: self.model.reject(delivery), lambda: stream.reject(job))
 
-    @precondition(lambda self: self.jobs)
+    @precondition(lambda self: self.live())
     @rule(at=picks)
     def release(self, at: int) -> None:
         delivery, job, stream = self.pick(at)
         self.both(lambda: self.model.release(delivery), lambda: stream.release(job))
 
-    @precondition(lambda self: self.jobs)
+    @precondition(lambda self: self.live())
     @rule(at=picks)
     def extend(self, at: int) -> None:
         delivery, job, stream = self.pick(at)
@@ -185,11 +216,13 @@ class Life(RuleBasedStateMachine):
 
     # --- rules: operators, and a vandal ---------------------------------------------------
 
+    @precondition(lambda self: self.model.queued)
     @rule(job_id=job_ids)
     def cancel(self, job_id: str) -> None:
         answers = self.both(lambda: self.model.cancel(job_id), lambda: self.streams["g"].cancel(job_id))
         assert answers is None or answers[0] == answers[1]
 
+    @precondition(lambda self: self.model.queued)
     @rule(group=group_names, job_id=job_ids)
     def result(self, group: str, job_id: str) -> None:
         assert self.streams[group].result(job_id).state == self.model.result(group, job_id)
@@ -197,7 +230,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.letters)
     @rule(at=picks)
     def redrive(self, at: int) -> None:
-        letter, letter_id = self.letters[-1 - at % len(self.letters)]
+        letter, letter_id = self.pick_letter(at)
         wanted = self.model.redrive(letter)
         found = self.streams["g"].dead_letters.redrive(letter_id, max_redrives=MAX_REDRIVES)
         assert letter_id in getattr(found, wanted), (wanted, found)
@@ -206,17 +239,20 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.letters)
     @rule(at=picks)
     def purge(self, at: int) -> None:
-        letter, letter_id = self.letters[-1 - at % len(self.letters)]
+        letter, letter_id = self.pick_letter(at)
         assert self.streams["g"].dead_letters.purge(letter_id) == self.model.purge(letter)
 
+    @precondition(lambda self: self.dropped and self.model.entries)  # else every entry goes with its last settlement
     @rule()
     def trim(self) -> None:
         assert self.streams["g"].trim() == self.model.trim()
 
+    @precondition(lambda self: len(self.model.groups) < len(GROUPS))
     @rule(group=group_names)
     def create_group(self, group: str) -> None:
         assert self.streams["g"].groups.create(group) == self.model.create(group)
 
+    @precondition(lambda self: len(self.model.groups) > 1)
     @rule(group=st.sampled_from(("h", "k")), force=st.booleans())
     def drop_group(self, group: str, force: bool) -> None:
         answers = self.both(
@@ -283,7 +319,7 @@ def test_random_lives(worlds: Server, redis_url: str):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=EXAMPLES or 60,
+            max_examples=EXAMPLES or 150,
             stateful_step_count=50,
             derandomize=not EXAMPLES,
             database=None,
