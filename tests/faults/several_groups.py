@@ -167,11 +167,10 @@ MEETINGS: tuple[Scenario, ...] = (
         rows=("S7", "C14"),
     ),
     Scenario(
-        name="unknown group | reclaims | the other group",
+        name="unknown group | reclaim | the other group",
         seed=nobodys_read,
-        plans={"G": reclaiming("G", "g"), "I": reclaiming("I", "g"), "H": passing("H", "h")},
+        plans={"G": reclaiming("G", "g"), "H": passing("H", "h")},
         groups=GROUPS,
-        modes=CRASH,
         rows=("S7", "C14"),
     ),
     Scenario(
@@ -238,7 +237,7 @@ MEETINGS: tuple[Scenario, ...] = (
         late=("k",),
         trims=True,
         modes=CRASH,
-        rows=("F15", "S7"),
+        rows=("F15", "S7", "C28"),
     ),
     Scenario(
         name="trim | ack in two groups, all kept",
@@ -247,7 +246,7 @@ MEETINGS: tuple[Scenario, ...] = (
         options={"retention": "keep"},
         groups=GROUPS,
         trims=True,
-        rows=("F15", "S7"),
+        rows=("F15", "S7", "C28"),
     ),
     Scenario(
         name="drop group | ack of both",

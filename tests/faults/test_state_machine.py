@@ -1,0 +1,330 @@
+"""Random sequences of public operations against a real server and a model of the life of a job, compared after every step.
+
+The seeds are fixed, so that a run says the same everywhere. To look for more, at random:
+``STREAMQ_EXAMPLES=2000 pytest tests/faults/test_state_machine.py -k valkey``; what it finds is printed as a small program.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from faults.model import MAX_DELIVERIES, MAX_REDRIVES, Delivery, Entry, Letter, Lost, Model, Refused
+from faults.view import RECEIPTS, Server, look_commands, view_of
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from streamq import Backoff, Job, Stream, StreamOptions
+from streamq.errors import JobStateError, LeaseLostError
+
+EXAMPLES = int(os.environ.get("STREAMQ_EXAMPLES", "0"))
+GROUPS = ("g", "h", "k")  # k is not there in the beginning
+
+group_names = st.sampled_from(GROUPS)
+consumers = st.sampled_from(("c1", "c2"))
+job_ids = st.sampled_from(("x", "y"))
+picks = st.integers(0, 7)
+LATE = 6
+"""Picks from here on are of deliveries and letters that may be over."""
+
+
+class Life(RuleBasedStateMachine):
+    """The operations, each on the model and on the server."""
+
+    server: Server
+    url: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        name = self.server.next_name()
+        self.streams: dict[str, Stream[dict]] = {
+            group: Stream(
+                name,
+                redis=self.url,
+                deployment=self.server.deployment,
+                options=StreamOptions(
+                    group=group, max_deliveries=MAX_DELIVERIES, retry=Backoff.constant(0, limit=1), max_payload=1000
+                ),
+            )
+            for group in GROUPS
+        }
+        self.keys = self.streams["g"]._spec.keys
+        self.model = Model("g", "h")
+        self.jobs: list[tuple[Delivery, Job[dict]]] = []
+        self.letters: list[tuple[Letter, str]] = []
+        self.markers = 0
+        self.dropped: set[str] = set()
+        self.finished: Counter[tuple[str, str]] = Counter()  # group, chosen ID -> acknowledged and committed runs
+        self.streams["g"].groups.create("g")
+        self.streams["g"].groups.create("h")
+
+    def teardown(self) -> None:
+        for stream in self.streams.values():
+            stream.close()
+
+    # --- helpers --------------------------------------------------------------------------
+
+    def both(self, wanted: Callable[[], Any], got: Callable[[], Any]) -> Any:
+        """What both answer; errors are answers."""
+        try:
+            want = wanted()
+        except (Lost, Refused) as error:
+            want = (type(error), str(error))
+            refused = True
+        else:
+            refused = False
+        try:
+            found = got()
+        except LeaseLostError:
+            found = (Lost, "")
+        except JobStateError as error:
+            found = (Refused, error.state)
+        if refused or isinstance(found, tuple):
+            assert found == want
+            return None
+        return want, found
+
+    def take(self, deliveries: list[Delivery], jobs: list[Job[dict]]) -> None:
+        assert [(d.entry.id, d.count, d.entry.attempt) for d in deliveries] == [
+            (job.entry_id, job.deliveries, job.attempt) for job in jobs
+        ]
+        self.jobs += zip(deliveries, jobs, strict=True)
+
+    def live(self) -> list[tuple[Delivery, Job[dict]]]:
+        return [pair for pair in self.jobs if not pair[0].over and self.model.fence(pair[0])]
+
+    def pick(self, at: int) -> tuple[Delivery, Job[dict], Stream[dict]]:
+        """Mostly one that is true, sometimes one that was."""
+        some = self.live() if at < LATE else self.jobs
+        delivery, job = some[-1 - at % len(some)]
+        return delivery, job, self.streams[delivery.group]
+
+    def pick_letter(self, at: int) -> tuple[Letter, str]:
+        """Mostly one that is there."""
+        there = [pair for pair in self.letters if pair[0] in self.model.letters]
+        some = there if there and at < LATE else self.letters
+        return some[-1 - at % len(some)]
+
+    def note_new_entries(self) -> None:
+        """Learn the IDs that the server gave to what was added again."""
+        new = [entry for entry in self.model.entries if not entry.id]
+        if new:
+            [last] = self.server.raw(("XREVRANGE", self.keys.stream, "+", "-", "COUNT", len(new)))
+            for entry, (entry_id, _) in zip(reversed(new), last, strict=True):
+                entry.id = entry_id.decode()
+
+    @initialize(
+        wanted=st.lists(st.none() | job_ids, min_size=1, max_size=4),
+        counts=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    )
+    def begin(self, wanted: list[str | None], counts: tuple[int, int]) -> None:
+        """Not with nothing: with jobs, some of them in hand."""
+        for job_id in wanted:
+            self.add(job_id)
+        for group, count in zip("gh", counts, strict=True):
+            if count:
+                self.read(group, "c1", count)
+
+    # --- rules: a job's own life ----------------------------------------------------------
+
+    @rule(job_id=st.none() | job_ids)
+    def add(self, job_id: str | None) -> None:
+        self.markers += 1
+        marker = f"m{self.markers}"
+        created, state, entry = self.model.add(marker, job_id)
+        added = self.streams["g"].add({"marker": marker}, job_id=job_id)
+        if created:
+            entry.id = added.entry_id
+        assert (added.created, added.state, added.entry_id) == (created, state, entry.id)
+
+    @rule(group=group_names)
+    def add_for_one_group(self, group: str) -> None:
+        """As a producer in another language may."""
+        self.markers += 1
+        fields = ("job", f'{{"marker":"m{self.markers}"}}', "sq:group", group)
+        [entry_id] = self.server.raw(("XADD", self.keys.stream, "*", *fields))
+        self.model._append(Entry(0, f"m{self.markers}", only=group, id=entry_id.decode()))
+
+    @rule(group=group_names, consumer=consumers, count=st.integers(1, 3))
+    def read(self, group: str, consumer: str, count: int) -> None:
+        wanted = self.model.read(group, consumer, count)
+        self.take(wanted, self.streams[group].read(consumer, count=count))
+
+    @rule(group=group_names, consumer=consumers)
+    def reclaim(self, group: str, consumer: str) -> None:
+        jobs, dead, missing = self.model.reclaim(group, consumer)
+        found = self.streams[group].reclaim(consumer, min_idle=0)
+        self.take(jobs, found.claimed)
+        assert found.dead == [entry.id for entry in dead]
+        assert found.missing == [entry.id for entry in missing]
+        assert not found.failed
+
+    @precondition(lambda self: self.live())
+    @rule(at=picks)
+    def ack(self, at: int) -> None:
+        delivery, job, stream = self.pick(at)
+        answers = self.both(lambda: self.model.ack(delivery), lambda: stream.ack(job))
+        assert answers is None or answers[0] == answers[1]
+        if answers is not None and answers[1] and delivery.entry.chosen:
+            self.finished[delivery.group, delivery.entry.chosen] += 1
+
+    @precondition(lambda self: self.live())
+    @rule(at=picks)
+    def commit(self, at: int) -> None:
+        delivery, job, stream = self.pick(at)
+        if not job.has_effects:
+            job.effects.hincrby(RECEIPTS, f"{delivery.group}/{delivery.entry.marker}", 1)
+        if self.both(lambda: self.model.commit(delivery), lambda: stream.commit(job)) and delivery.entry.chosen:
+            self.finished[delivery.group, delivery.entry.chosen] += 1
+
+    @precondition(lambda self: self.live())
+    @rule(at=picks)
+    def retry(self, at: int) -> None:
+        delivery, job, stream = self.pick(at)
+        answers = self.both(lambda: self.model.retry(delivery), lambda: stream.retry(job, "boom"))
+        assert answers is None or answers[0] == answers[1]
+        self.note_new_entries()
+
+    @precondition(lambda self: self.live())
+    @rule(at=picks)
+    def reject(self, at: int) -> None:
+        delivery, job, stream = self.pick(at)
+        self.both(lambda: self.model.reject(delivery), lambda: stream.reject(job))
+
+    @precondition(lambda self: self.live())
+    @rule(at=picks)
+    def release(self, at: int) -> None:
+        delivery, job, stream = self.pick(at)
+        self.both(lambda: self.model.release(delivery), lambda: stream.release(job))
+
+    @precondition(lambda self: self.live())
+    @rule(at=picks)
+    def extend(self, at: int) -> None:
+        delivery, job, stream = self.pick(at)
+        self.both(lambda: self.model.extend(delivery), lambda: stream.extend(job))
+
+    # --- rules: operators, and a vandal ---------------------------------------------------
+
+    @precondition(lambda self: self.model.queued)
+    @rule(job_id=job_ids)
+    def cancel(self, job_id: str) -> None:
+        answers = self.both(lambda: self.model.cancel(job_id), lambda: self.streams["g"].cancel(job_id))
+        assert answers is None or answers[0] == answers[1]
+
+    @precondition(lambda self: self.model.queued)
+    @rule(group=group_names, job_id=job_ids)
+    def result(self, group: str, job_id: str) -> None:
+        assert self.streams[group].result(job_id).state == self.model.result(group, job_id)
+
+    @precondition(lambda self: self.letters)
+    @rule(at=picks)
+    def redrive(self, at: int) -> None:
+        letter, letter_id = self.pick_letter(at)
+        wanted = self.model.redrive(letter)
+        found = self.streams["g"].dead_letters.redrive(letter_id, max_redrives=MAX_REDRIVES)
+        assert letter_id in getattr(found, wanted), (wanted, found)
+        self.note_new_entries()
+
+    @precondition(lambda self: self.letters)
+    @rule(at=picks)
+    def purge(self, at: int) -> None:
+        letter, letter_id = self.pick_letter(at)
+        assert self.streams["g"].dead_letters.purge(letter_id) == self.model.purge(letter)
+
+    @precondition(lambda self: self.dropped and self.model.entries)  # else every entry goes with its last settlement
+    @rule()
+    def trim(self) -> None:
+        assert self.streams["g"].trim() == self.model.trim()
+
+    @precondition(lambda self: len(self.model.groups) < len(GROUPS))
+    @rule(group=group_names)
+    def create_group(self, group: str) -> None:
+        assert self.streams["g"].groups.create(group) == self.model.create(group)
+
+    @precondition(lambda self: len(self.model.groups) > 1)
+    @rule(group=st.sampled_from(("h", "k")), force=st.booleans())
+    def drop_group(self, group: str, force: bool) -> None:
+        answers = self.both(
+            lambda: self.model.drop(group, force=force), lambda: self.streams["g"].groups.drop(group, force=force)
+        )
+        assert answers is None or answers[0] == answers[1]
+        if answers is not None and answers[0]:
+            self.dropped.add(group)
+
+    @rule(group=group_names)
+    def prune(self, group: str) -> None:
+        """Takes no job from anybody."""
+        self.streams[group].prune_consumers(min_idle=0)
+
+    @precondition(lambda self: self.model.entries)
+    @rule(at=picks)
+    def vandalize(self, at: int) -> None:
+        entry = self.model.entries[at % len(self.model.entries)]
+        self.model.vandalize(entry)
+        assert self.server.raw(("XDEL", self.keys.stream, entry.id)) == [1]
+
+    # --- what must hold -------------------------------------------------------------------
+
+    @invariant()
+    def everything_is_where_the_model_says(self) -> None:
+        view = view_of(self.server.raw(*look_commands(self.keys, GROUPS)), GROUPS)
+        model = self.model
+        assert list(view.entries) == [entry.id for entry in model.entries]
+        assert view.groups.keys() == model.groups.keys()
+        for name, group in view.groups.items():
+            assert group.unread == {entry.id for entry in model.unread(name)}
+            assert group.pending == {entry.id: row for entry, row in model.groups[name].pending.items()}
+            passed = model.groups[name].counts["passed"]
+            assert view.counter("passed", name) == passed
+        known = {letter_id for _, letter_id in self.letters}
+        new = [letter_id for letter_id in view.letters if letter_id not in known]
+        self.letters += zip([one for one in model.letters if one not in dict(self.letters)], new, strict=True)
+        ids = dict(self.letters)
+        wanted = {ids[one]: (one.entry.id, one.group) for one in model.letters}
+        assert {i: (one.source, one.group) for i, one in view.letters.items()} == wanted
+        receipts = {f"{group}/{marker}": n for (group, marker), n in model.receipts.items()}
+        assert view.receipts == receipts
+
+    @invariant()
+    def inspect_says_so(self) -> None:
+        seen = self.streams["g"].inspect()
+        found = {
+            name: (one.ready, one.pending, one.done, one.retried, one.dead, one.redriven)
+            for name, one in seen.groups.items()
+        }
+        assert found == self.model.snapshot()
+        assert (seen.length, seen.dead) == (len(self.model.entries), len(self.model.letters))
+
+    @invariant()
+    def nothing_is_done_twice(self) -> None:
+        """A group that was never dropped does a job once; and no group does a chosen ID twice."""
+        assert not [key for key, n in self.model.receipts.items() if n > 1 and key[0] not in self.dropped]
+        assert not [key for key, n in self.finished.items() if n > 1]
+
+
+@pytest.mark.covers("S7", "F9", "F15", "I8", "C11", "C18", "C26", "C28", "C58")
+def test_random_lives(worlds: Server, redis_url: str):
+    machine = type("Life", (Life,), {"server": worlds, "url": redis_url})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=EXAMPLES or 150,
+            stateful_step_count=50,
+            derandomize=not EXAMPLES,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=False,
+        ),
+    )
