@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -17,6 +18,26 @@ def worlds(redis_url: str, raw: redis.Redis, ns: str) -> Iterator[Server]:
     driver = settings_of(redis_url).blocking()
     yield Server(driver, raw, ns)
     driver.close()
+
+
+EXPLORED = ("redis-6.2", "valkey-9")
+"""Servers that are explored exhaustively in every run: the one whose consumer groups differ most from later ones, and the one
+of another make. On the others ``-m full`` does it; their semantics are held by all other tests."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before the marks are looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    on = {
+        item: item.callspec.params.get("backend")
+        for item in items
+        if here in item.path.parents and hasattr(item, "callspec")
+    }
+    if not set(EXPLORED) & set(on.values()):
+        return  # a machine without them explores what it has
+    for item, backend in on.items():
+        if backend not in (None, *EXPLORED):
+            item.add_marker("full")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
