@@ -335,7 +335,7 @@ MEETINGS: tuple[Scenario, ...] = (
         seed=nothing,
         plans={"D": lambda w: w.deleting(force=False), "P": lambda w: w.adding("a", job_id="x"), "R": reader("R")},
         modes=CRASH,
-        rows=("C18"),
+        rows=("C18",),
     ),
     Scenario(
         name="delete if empty | commit",
