@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from faults.explorer import Violation
-from faults.view import Asked, GroupView, Row, Server, View, look_commands, view_of
+from faults.view import Asked, GroupView, Look, Row, Server, View, view_of
 
 from streamq._requests import Command, Pipeline, Reply, Request, Script, Transaction
 from streamq.keys import Keys
@@ -59,7 +59,7 @@ class Ground:
         self._effects = effects
         self._max_deliveries = max_deliveries
         self._max_ready = max_ready
-        self._look = look_commands(self._keys, groups)
+        self._look = Look(server, self._keys, groups)
         self._looked: list[Any] | None = None  # by the request under way
         self.verbs: dict[str, set[str]] = defaultdict(set)
         """Actor -> steps that it took."""
@@ -100,7 +100,7 @@ class Ground:
     def begin(self) -> None:
         """Look at what a seed has made by hand; nothing to compare it with."""
         self._actor = "seed"
-        self._view = self._take_in(self.raw(*self._look))
+        self._view = self._take_in(self._look.replies())
         self._note_rows("seed")
         self._check_view(self._view)
 

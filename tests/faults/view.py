@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -35,9 +35,15 @@ class Server:
 
     def raw(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Replies as the server gave them, past redis-py's callbacks; an error's place holds the exception."""
-        self._connection.send_packed_command(self._connection.pack_commands(commands))
+        return self.exchange(self.packed(commands), len(commands))
+
+    def packed(self, commands: Sequence[tuple[Any, ...]]) -> list[bytes]:
+        return self._connection.pack_commands(commands)
+
+    def exchange(self, packed: list[bytes], count: int) -> list[Any]:
+        self._connection.send_packed_command(packed)
         replies = []
-        for _ in commands:
+        for _ in range(count):
             try:
                 replies.append(self._connection.read_response())
             except redis.ResponseError as error:
@@ -45,10 +51,23 @@ class Server:
         return replies
 
 
+class Look:
+    """The commands of a look, packed once for many."""
+
+    def __init__(self, server: Server, keys: Keys, groups: Collection[str]) -> None:
+        commands = look_commands(keys, groups)
+        self._server = server
+        self.packed = server.packed(commands)
+        self.count = len(commands)
+
+    def replies(self) -> list[Any]:
+        return self._server.exchange(self.packed, self.count)
+
+
 class Asked:
     """A request under way, with a look right behind it: half the round trips."""
 
-    def __init__(self, server: Server, request: Request, look: list[tuple[Any, ...]]) -> None:
+    def __init__(self, server: Server, request: Request, look: Look) -> None:
         self._server = server
         self._steps = exchange(request)
         self._look = look
@@ -58,7 +77,8 @@ class Asked:
         """Send it, and what follows from it (a script that the server does not know yet)."""
         commands = next(self._steps)
         while True:
-            replies = self._server.raw(*commands, *self._look)
+            packed = [*self._server.packed(commands), *self._look.packed]
+            replies = self._server.exchange(packed, len(commands) + self._look.count)
             self.seen = replies[len(commands) :]
             try:
                 commands = self._steps.send(replies[: len(commands)])
