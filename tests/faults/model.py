@@ -104,7 +104,13 @@ class Model:
         if (name, job_id) in self.done:
             return "done"
         entry = self.running.get((name, job_id)) or self.queued.get(job_id)
-        return (entry and self.state(entry)) or "unknown"
+        if entry is None:
+            return "unknown"
+        group = self.groups.get(name)
+        if group is not None and entry in group.pending:
+            return "pending"
+        waits = entry in self.entries and entry.only in {None, name} and (group is None or entry.at > group.last)
+        return "ready" if waits else "unknown"
 
     # --- adding ---------------------------------------------------------------------------
 
@@ -193,7 +199,7 @@ class Model:
             pending[entry] = (owner, count - 1)
         nobodys: list[Entry] = []
         for entry in taken:
-            if entry.only not in {None, name} and entry.only not in self.groups and name == min(self.groups):
+            if entry.only not in {None, name} and entry.only not in self.groups and not self._needed(name, entry):
                 nobodys.append(entry)
             elif entry.only not in {None, name}:
                 self._settle(name, entry, "passed")
@@ -228,9 +234,13 @@ class Model:
         group = self.groups[name]
         del group.pending[entry]
         group.counts[word] += 1
-        needed = any(entry.at > other.last or entry in other.pending for other in self.groups.values())
-        if entry in self.entries and not needed:
+        if entry in self.entries and not self._needed(name, entry):
             self.entries.remove(entry)
+
+    def _needed(self, name: str, entry: Entry) -> bool:
+        """Whether a group beside this one has not read it, or not settled it."""
+        others = [group for other, group in self.groups.items() if other != name]
+        return any(entry.at > group.last or entry in group.pending for group in others)
 
     def _tombstone(self, name: str, entry: Entry) -> None:
         self.letters.append(Letter(entry, name, "entry_missing", None))
@@ -247,7 +257,8 @@ class Model:
             self.letters.append(Letter(entry, name, reason, entry.chosen))
             self._settle(name, entry, "dead")
         self._stop(name, entry)
-        self._free(entry.chosen, entry)
+        if entry.only == name or not self._needed(name, entry):
+            self._free(entry.chosen, entry)
 
     def _stop(self, name: str, entry: Entry) -> None:
         if entry.chosen is not None and self.running.get((name, entry.chosen)) is entry:
@@ -280,8 +291,10 @@ class Model:
         if (job_id := d.entry.chosen) is not None:
             self.running.pop((d.group, job_id), None)
             self.done.add((d.group, job_id))
-            self.finished.add(job_id)
-            self.queued[job_id] = d.entry
+            other = None if job_id in self.finished else self.queued.get(job_id)
+            if other is None or other not in self.entries or other.only in {None, d.group} or len(self.groups) == 1:
+                self.finished.add(job_id)
+                self.queued[job_id] = d.entry
 
     def retry(self, d: Delivery) -> bool:
         self._guard(d)
