@@ -624,8 +624,8 @@ class _Link:
         self.hang_up()
 
     def _cut(self, trap: Trap) -> None:
+        trap._fired.set()  # first: who sees the connection break may ask at once
         self.hang_up()
-        trap._fired.set()
 
 
 def read_command(source: BinaryIO) -> tuple[bytes, Command] | None:

@@ -494,7 +494,7 @@ def test_sigterm_finishes_what_runs_and_starts_nothing_more(make_stream, make_fl
         begin = time.monotonic()
         f.start()
         until(lambda: is_idle(s))
-        assert time.monotonic() - begin < 3  # handed over, not left to the lease of 60 s
+        assert time.monotonic() - begin < 15  # handed over, not left to the lease of 60 s
         assert f.terminate() == [0]
     assert effects(raw, s) == {"running": 1} | {f"waiting{n}": 1 for n in range(7)}
 
