@@ -71,7 +71,7 @@ STEPS: tuple[Step, ...] = (
     ),
     Step("cancel", State.READY, State.GONE, "cancel.lua", "the job is there or not; cancel it again"),
     Step("redrive", State.DEAD, State.READY, "redrive.lua, per letter", "the job is dead or ready; redrive it again"),
-    Step("purge", State.DEAD, State.GONE, "purge.lua, per 100 letters", "the letters are there or not; purge again"),
+    Step("purge", State.DEAD, State.GONE, "purge.lua, per 20 letters", "the letters are there or not; purge again"),
     Step("trim", State.DONE, State.DONE, "trim.lua, per pass", "the next trim goes on"),
     Step("create group", None, State.READY, "XGROUP CREATE", "the next reader makes it"),
     Step("drop group", State.READY, State.GONE, "drop_group.lua, with force", "the group is there or not"),
