@@ -48,9 +48,11 @@ local function count_ready()
   if #groups == 0 then return length end
   local most = 0
   for _, group in ipairs(groups) do
-    local count = group.lag
-    if not count then
-      count = length - group.pending
+    local count = length - group.pending
+    if group.lag then
+      -- Redis 7.0's lag stays too high for good once unread entries were deleted, as cancel does.
+      count = math.min(group.lag, count)
+    else
       -- With one group, what was settled is deleted: the rest is unread, but for pending entries that lost their body.
       if count >= max_ready and (#groups > 1 or retention == 'keep') then count = count_unread(group['last-delivered-id']) end
     end
