@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults.explorer import Mode
+from faults.explorer import Mode, Violation
 from faults.scenarios import GROUPS, NOT_AGAIN, alone, chosen_added, held, nothing, one_held, reader, reclaimer
 from faults.world import Scenario, World
 
@@ -94,6 +94,26 @@ def full(w: World) -> None:
     """One waits, which is all that may; another is in hand."""
     w.add("a", "b")
     w.read("old", "a")
+
+
+def full_but_cancelled(w: World) -> None:
+    """Two jobs are in hand, none waits; three were cancelled before anybody read them."""
+    w.add("first")
+    w.read("old", "first")
+    for name in ("x", "y", "z"):
+        w.run(w.adding(name, job_id=name))
+    for name in ("x", "y", "z"):
+        w.run(w.cancelling(name))
+    w.add("second")
+    w.read("old", "second")
+
+
+def add_where_room_is(w: World) -> Plan[None]:
+    """It must be added: the world's checks do not know whether a refusal was right."""
+    before = len(w.view.entries)
+    yield from w.adding("p")
+    if len(w.view.entries) == before:
+        raise Violation("nothing waits, but the stream is full")
 
 
 # --- plans --------------------------------------------------------------------------------
@@ -398,6 +418,7 @@ ALONE: tuple[Scenario, ...] = (
     alone("delete, refused", one_held, lambda w: w.deleting(force=False)),
     alone("extend", one_held, held(World.extending)),
     alone("add, max_ready", full, lambda w: w.adding("p"), "C86", options={"max_ready": 2}, modes=NOT_AGAIN),
+    alone("add where room is", full_but_cancelled, add_where_room_is, "C86", options={"max_ready": 1}, modes=(Mode.CRASH,)),
     alone("add many, max_ready", full, lambda w: w.adding_many("p", "q", "r"), "C86", options={"max_ready": 2},
           modes=NOT_AGAIN),
 )  # fmt: skip
