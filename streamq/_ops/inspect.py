@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from streamq._requests import Command, Pipeline, Plan, ask, ask_each
 from streamq._scripts import text
@@ -15,10 +15,15 @@ T = TypeVar("T")
 COUNTED = 10_000
 """Most unread entries counted one by one, where the server does not know the number (Redis 6.2, or after deletions)."""
 
-_PAGE = 1_000
+COUNTED_BYTES = 16 << 20
+"""Most bytes of entries fetched for that: their bodies come with their IDs."""
+
+_PAGE = 100
 
 DOUBTED = 10
-"""Up to here a lag is counted again: Redis 7.0's is too high for a while after unread entries were removed (cancelled)."""
+"""A server's number is believed if there are more than so many: Redis 7.0's stays too high after unread entries were removed."""
+
+_LAST = f"{2**64 - 1}-{2**64 - 1}"
 
 UNHEARD_MS = 60_000
 """A group is abandoned when none of its consumers was heard of for so long, or for a lease if that is longer."""
@@ -77,9 +82,25 @@ def _unheard(spec: Spec[T], row: dict[str, Any]) -> Plan[bool]:
 
 
 def abandoned(spec: Spec[T]) -> Plan[list[str]]:
-    """Names of the groups that nobody reads: each pins the entries that it has not read."""
-    seen = yield from snapshot(spec)
-    return [name for name, group in seen.groups.items() if group.abandoned]
+    """Names of the groups that nobody reads: each pins the entries that it has not read. One request, and two a group."""
+    stream, meta = spec.keys.stream, spec.keys.meta
+    answers: list[Any] = yield from ask_each(
+        Pipeline(
+            (
+                Command(("XINFO", "GROUPS", stream), (stream,), _rows),
+                Command(("HEXISTS", meta, "paused"), (meta,), bool),
+            )
+        )
+    )
+    groups, paused = answers
+    if paused is not False or isinstance(groups, Exception):
+        return []  # nobody is to read it, or it is not there
+    found = []
+    for row in groups:
+        unread = yield from _behind(spec, text(row["last-delivered-id"]), 1)
+        if unread.ids and (yield from _unheard(spec, row)):
+            found.append(text(row["name"]))
+    return found
 
 
 def _group(
@@ -106,18 +127,36 @@ def _group(
 def _ready(spec: Spec[T], row: dict[str, Any]) -> Plan[tuple[int, bool]]:
     """Entries the group has not read, and whether that is exact."""
     lag = row.get("lag")
-    if lag == 0 or (lag is not None and lag > DOUBTED):
-        return lag, True
-    stream = spec.keys.stream
+    if lag == 0:
+        return 0, True
     last = text(row["last-delivered-id"])
-    count = 0
-    while count < COUNTED:
-        ids = yield from ask(Command(("XRANGE", stream, f"({last}", "+", "COUNT", _PAGE), (stream,), _ids))
-        count += len(ids)
-        if len(ids) < _PAGE:
+    if lag is not None:
+        first = yield from _behind(spec, last, DOUBTED + 1)
+        return (len(first.ids) if len(first.ids) <= DOUBTED else lag), True
+    count = size = 0
+    while count < COUNTED and size < COUNTED_BYTES:
+        page = yield from _behind(spec, last, _PAGE)
+        count += len(page.ids)
+        size += page.size
+        if len(page.ids) < _PAGE:
             return count, True
-        last = ids[-1]
+        last = page.ids[-1]
     return count, False
+
+
+class _Page(NamedTuple):
+    """Entry IDs, and the bytes of the entries."""
+
+    ids: list[str]
+    size: int
+
+
+def _behind(spec: Spec[T], last: str, count: int) -> Plan[_Page]:
+    """Up to `count` entries behind one. One request."""
+    if last == _LAST:
+        return _Page([], 0)  # there is nothing, and the server refuses to look
+    stream = spec.keys.stream
+    return (yield from ask(Command(("XRANGE", stream, f"({last}", "+", "COUNT", count), (stream,), _page)))
 
 
 def _rows(reply: Any) -> list[dict[str, Any]]:
@@ -128,5 +167,5 @@ def _mapping(reply: Any) -> dict[bytes, bytes]:
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def _ids(reply: Any) -> list[str]:
-    return [text(entry_id) for entry_id, _ in reply]
+def _page(reply: Any) -> _Page:
+    return _Page([text(entry_id) for entry_id, _ in reply], sum(len(part) for _, fields in reply for part in fields))
