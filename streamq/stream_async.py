@@ -379,7 +379,7 @@ class AsyncStream(Generic[T]):
     async def inspect(self) -> Snapshot:
         """The stream at this moment. Changes nothing; works for a stream that was never used, and with read-only users.
 
-        Round trips: 1; 2 more per group with entries to read, up to 11 where the server does not know how many.
+        Round trips: 1; 2 more per group with entries to read, up to 100 where the server does not know how many.
         """
         return await self._run(inspect.snapshot(self._spec))
 
