@@ -22,6 +22,7 @@ SCRIPT_VERBS = {
     "commit": "commit", "retry": "retry", "release": "release", "dead_letter": "dead-letter", "pass_over": "pass over",
     "cancel": "cancel", "redrive": "redrive", "purge": "purge", "trim": "trim", "prune": "prune", "delete": "delete",
     "drop_group": "drop group", "pause": "pause", "tick": "tick", "once": "once", "result": "result",
+    "sweep": "sweep",
 }  # fmt: skip
 """What a request is called in `streamq.lifecycle`, or here if it moves no job."""
 

@@ -79,6 +79,7 @@ ACTS: tuple[Act, ...] = (
     act("tick", lambda w, me: w.ticking(me, "trim", "prune")),
     act("once", lambda w, me: w.applying_once("o")),
     act("result", lambda w, me: w.asking("x")),
+    act("sweep", lambda w, me: w.sweeping()),
 )
 """One a step, and for requests that move no job but may stand between those that do."""
 

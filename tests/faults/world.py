@@ -619,6 +619,10 @@ class World(Ground):
     def resuming(self) -> Plan[None]:
         yield from pause.change(self.spec(), paused=False)
 
+    def sweeping(self) -> Plan[None]:
+        """Forgets what is due, and nothing else."""
+        yield from identity.sweep(self.spec())
+
     def ticking(self, consumer: str, *roles: str) -> Plan[None]:
         """A token is given to one only."""
         found = yield from ask(tick(self._keys, consumer=consumer, periods_ms=dict.fromkeys(roles, 60_000)))
