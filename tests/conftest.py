@@ -181,6 +181,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return lines
 
 
+_ON_ONE: Final = {"test_servers.py", "test_ratios.py", "test_demo.py", "test_examples.py"}
+"""Of the tests' own helpers, and of programs whose every request other tests try on all servers: the last one will do."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" not in metafunc.fixturenames:
         return
@@ -191,6 +195,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     backends = metafunc.config.stash[_CHOICE].backends
     contained = _is_contained(metafunc.definition)
     names = [name for name, way in backends.items() if way.place(contained=contained)] or [_NO_BACKEND]
+    if metafunc.definition.path.name in _ON_ONE:
+        names = names[-1:]
     # By session, so that pytest groups tests by server and runs one server at a time.
     metafunc.parametrize("backend", names, indirect=True, scope="session")
 

@@ -242,7 +242,7 @@ def test_recovery_without_a_restart_and_a_prompt_stop_in_an_outage(own, caplog):
         begin = time.monotonic()
         worker.stop()
         until(lambda: "has stopped" in caplog.text or time.monotonic() - begin > 0.5)
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 2  # of them half a second at most waiting to try again
 
 
 @pytest.mark.covers("R7")
