@@ -76,7 +76,7 @@ local entry_ids, codes, mine = fence_batch(ARGV[6], ARGV[7], ARGV[8], counts)
 if #mine == 0 then return codes end
 
 redis.call('XACK', stream, group, unpack(mine))
-local others = other_groups(stream, group)
+local others = (retention == 'delete' or #notes > 0) and other_groups(stream, group)
 if retention == 'delete' then delete_settled(stream, others, mine) end
 redis.pcall('HINCRBY', meta, 'done:' .. group, #mine)
 if #notes == 0 then return codes end

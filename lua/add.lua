@@ -28,17 +28,14 @@ local max_ready = tonumber(ARGV[2])
 local wrong = check_slices(ids)
 if wrong then return wrong end
 local now = server_ms()
-local groups = group_rows(stream)
+
+local rows -- of the groups: most jobs are added without a look at them
+local function groups()
+  rows = rows or group_rows(stream)
+  return rows
+end
 
 local LOOK, BYTES = 1000, 4194304 -- most entries, and bytes of them, counted on either side
-
-local function size_of(page)
-  local bytes = 0
-  for _, entry in ipairs(page) do
-    for _, part in ipairs(entry[2]) do bytes = bytes + #part end
-  end
-  return bytes
-end
 
 -- Entries behind `last`. Counted from there on, and from the head up to there, at once: whichever ends first tells, so the
 -- backlog may be long, or what is pending and kept. Where both are, what is left uncounted passes for unread.
@@ -50,13 +47,13 @@ local function count_unread(last, length)
     read = read + #page
     if #page < size then break end
     first = '(' .. page[size][1]
-    bytes = bytes + size_of(page)
+    for _, entry in ipairs(page) do bytes = bytes + size_of(entry) end
     if not entry_behind(stream, behind) then return unread end
     page = redis.call('XRANGE', stream, '(' .. behind, '+', 'COUNT', size)
     unread = unread + #page
     if #page < size or unread >= max_ready then return unread end
     behind = page[size][1]
-    bytes = bytes + size_of(page)
+    for _, entry in ipairs(page) do bytes = bytes + size_of(entry) end
     size = bytes < 65536 and 100 or 10
   end
   return length - read
@@ -67,16 +64,15 @@ end
 local function count_ready(more)
   local length = redis.call('XLEN', stream)
   if length + more <= max_ready then return length end
-  if #groups == 0 then return length end
+  if #groups() == 0 then return length end
   local most = 0
-  for _, group in ipairs(groups) do
+  for _, group in ipairs(groups()) do
     local count = group.lag or length
     if count + more > max_ready then count = math.min(count, count_unread(group['last-delivered-id'], length)) end
     most = math.max(most, math.min(count, length))
   end
   return most
 end
-
 
 local ready
 local known, queued = {}, {} -- what was remembered, and what this batch adds: looked up, and noted, all at once
@@ -86,7 +82,7 @@ local function add(job_id, first, last)
   local record = job_id ~= '' and (queued[job_id] or known[job_id])
   if record then
     local word, entry_id = string.match(record, '^(%a+) (.*)$')
-    local state = word == 'done' and 'done' or (is_id(entry_id or '') and entry_state(stream, entry_id, groups))
+    local state = word == 'done' and 'done' or (is_id(entry_id or '') and entry_state(stream, entry_id, groups()))
     if state then return { 0, entry_id, state } end
   end
   if max_ready > 0 and ready >= max_ready then return { -1, tostring(ready), 'full' } end

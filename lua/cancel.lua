@@ -20,19 +20,13 @@ local job_id = ARGV[1]
 local wrong = check_slices(ids)
 if wrong then return wrong end
 
-local function value_of(fields, name)
-  for i = 1, #fields, 2 do
-    if fields[i] == name then return fields[i + 1] end
-  end
-end
-
 local now = server_ms()
 local record = find_record(ids, now, job_id)
 local word, entry_id = string.match(record or '', '^(%a+) (.*)$')
 if word == 'done' then return { -1, 'done' } end
 -- A generated ID is the ID of its first entry.
-entry_id = entry_id or (is_id(job_id) and job_id)
-if not entry_id or not is_id(entry_id) or redis.call('EXISTS', stream) == 0 then return { 0 } end
+entry_id = entry_id or job_id
+if not is_id(entry_id) then return { 0 } end
 
 local groups = group_rows(stream)
 local state, entry = entry_state(stream, entry_id, groups)

@@ -57,7 +57,7 @@ if bad then
 end
 
 redis.call('XACK', stream, group, entry_id)
-local others = other_groups(stream, group)
+local others = (retention == 'delete' or kind == 'chosen') and other_groups(stream, group)
 if retention == 'delete' then delete_settled(stream, others, { entry_id }) end
 if job_id ~= '' then
   local now = server_ms()

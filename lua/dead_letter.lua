@@ -49,7 +49,7 @@ local code = fence(stream, group, consumer, entry_id, count)
 if code ~= MINE then return code end
 local wrong = check_stream(dead) or check_slices(ids) or check_slices(done)
 if wrong then return wrong end
-local entry = redis.call('XRANGE', stream, entry_id, entry_id, 'COUNT', 1)[1]
+local entry = first_entry(stream, entry_id, entry_id)
 local refers = entry and #entry[2] / 2 > COPIED
 wrong = refers and check_hash(meta)
 if wrong then return wrong end

@@ -65,8 +65,7 @@ local function take(id, count, entry)
     spent[#spent + 1] = { id, count }
     return true
   end
-  local length = 0
-  for _, part in ipairs(entry[2]) do length = length + #part end
+  local length = size_of(entry)
   if #claimed > 0 and size + length > bytes then return false end
   size = size + length
   redis.call('XAUTOCLAIM', stream, group, consumer, min_idle, id, 'COUNT', 1, 'JUSTID')

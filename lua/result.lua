@@ -37,15 +37,11 @@ end
 if not is_id(entry_id) then return { 'unknown' } end
 
 -- Only of this group: what others still have to do with the job is theirs.
-local exists = false
 for _, row in ipairs(group_rows(stream)) do
   if row.name == group then
-    exists = true
     if pending_rows(stream, group, entry_id, entry_id, 1)[1] then return { 'pending' } end
     if not id_after(entry_id, row['last-delivered-id']) then return { 'unknown' } end
   end
 end
-local entry = redis.call('EXISTS', stream) == 1 and first_entry(stream, entry_id, entry_id)
-local only = entry and only_group(entry[2])
-local waits = entry and (only == group or (exists and not only) or (not exists and not only))
-return { waits and 'ready' or 'unknown' }
+local entry = first_entry(stream, entry_id, entry_id)
+return { entry and (only_group(entry[2]) or group) == group and 'ready' or 'unknown' }

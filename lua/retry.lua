@@ -50,7 +50,7 @@ local code = fence(stream, group, consumer, entry_id, count)
 if code ~= MINE then return { code } end
 local wrong = check_slices(ids) or check_slices(done)
 if wrong then return wrong end
-local entry = redis.call('XRANGE', stream, entry_id, entry_id, 'COUNT', 1)[1]
+local entry = first_entry(stream, entry_id, entry_id)
 if not entry then return { -3 } end
 
 local fields = {}

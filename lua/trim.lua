@@ -98,7 +98,7 @@ while look > 0 and bytes < BYTES do
     if unknown and (not unsure or id_after(unsure, unknown)) then unsure = unknown end
   end
   for _, row in ipairs(rows) do
-    for _, part in ipairs(row[2]) do size = size + #part end
+    size = size + size_of(row)
     local needed = pending[row[1]] or (unsure and id_after(row[1], unsure))
     if lets_go(row[1]) and not needed and not is_kept(row[1]) then gone[#gone + 1] = row[1]
     else stay = stay + 1 end

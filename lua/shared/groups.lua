@@ -16,12 +16,20 @@ local function first_entry(stream, first, last)
   return redis.call('XRANGE', stream, first, last, 'COUNT', 1)[1]
 end
 
--- The group that alone handles an entry (sq:group), or nil.
-local function only_group(fields)
+local function size_of(entry)
+  local bytes = 0
+  for _, part in ipairs(entry[2]) do bytes = bytes + #part end
+  return bytes
+end
+
+local function value_of(fields, name)
   for i = 1, #fields, 2 do
-    if fields[i] == 'sq:group' then return fields[i + 1] end
+    if fields[i] == name then return fields[i + 1] end
   end
 end
+
+-- The group that alone handles an entry, or nil.
+local function only_group(fields) return value_of(fields, 'sq:group') end
 
 -- The first entry behind an ID, or nil.
 local function entry_behind(stream, id)
