@@ -66,6 +66,31 @@ Request: TypeAlias = Command[Any] | Script[Any] | Pipeline[Any] | Transaction[An
 Plan: TypeAlias = Generator[Request, Reply, T]
 
 
+def text(raw: bytes) -> str:
+    """A name or an ID out of a reply. What was not written by us is shown, not trusted."""
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def texts(reply: Reply) -> list[str]:
+    """A reply of many names or IDs."""
+    return [text(item) for item in reply]
+
+
+def scan(cursor: str, *options: Arg) -> Command[tuple[str, list[str]]]:
+    """SCAN from a cursor (0 is the first): the next one, 0 at the end, and keys. It names none: it goes through all."""
+
+    def decode(reply: Reply) -> tuple[str, list[str]]:
+        after, found = reply
+        return text(after), texts(found)
+
+    return Command(("SCAN", cursor, *options), (), decode)
+
+
+def ignore(reply: Reply) -> None:
+    """Decodes what tells nothing."""
+    del reply
+
+
 def ask(request: Command[T] | Script[T]) -> Plan[T]:
     """Yield `request` and decode its reply."""
     return request.decode((yield request))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from streamq._requests import Arg, Reply, Script
+from streamq._requests import Arg, Reply, Script, text, texts
 from streamq.errors import EffectError
 from streamq.keys import Keys
 from streamq.messages import JobIdKind
@@ -100,11 +100,6 @@ class Page:
     stuck: list[str]
 
 
-def text(raw: bytes) -> str:
-    """A name or an ID out of a reply. What was not written by us is shown, not trusted."""
-    return raw.decode("utf-8", "backslashreplace")
-
-
 _FENCES = {int(fence): fence for fence in Fence}
 
 
@@ -114,11 +109,7 @@ def _fences(reply: Reply) -> list[Fence]:
 
 def check(keys: Keys, *, commands: Iterable[str]) -> Script[list[str]]:
     """``check.lua``: those of the commands that the user may not run."""
-
-    def decode(reply: Reply) -> list[str]:
-        return [text(command) for command in reply]
-
-    return Script("check", (keys.probe,), tuple(commands), decode)
+    return Script("check", (keys.probe,), tuple(commands), texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +322,8 @@ def reclaim(
             cursor=text(cursor),
             claimed=[(text(entry_id), deliveries, fields) for entry_id, deliveries, fields in claimed],
             spent=[Held(text(entry_id), deliveries) for entry_id, deliveries in spent],
-            missing=[text(entry_id) for entry_id in missing],
-            stuck=[text(entry_id) for entry_id in stuck],
+            missing=texts(missing),
+            stuck=texts(stuck),
         )
 
     return Script(

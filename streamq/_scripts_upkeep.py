@@ -8,14 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from streamq._requests import Arg, Reply, Script
-from streamq._scripts import text
+from streamq._requests import Arg, Reply, Script, text, texts
 from streamq.keys import Keys
 from streamq.options import StreamOptions
-
-
-def _texts(reply: Reply) -> list[str]:
-    return [text(item) for item in reply]
 
 
 def pause(keys: Keys, *, paused: bool) -> Script[bool]:
@@ -66,7 +61,7 @@ def trim(keys: Keys, options: StreamOptions, *, look: int, cursor: str, stop: st
 
 def prune(keys: Keys, options: StreamOptions, *, min_idle_ms: int, count: int) -> Script[list[str]]:
     """``prune.lua``: names of the consumers that were removed."""
-    return Script("prune", (keys.stream, keys.workers), (options.group, min_idle_ms, count), _texts)
+    return Script("prune", (keys.stream, keys.workers), (options.group, min_idle_ms, count), texts)
 
 
 @dataclass(frozen=True, slots=True)

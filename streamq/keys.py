@@ -61,6 +61,11 @@ def check_flag(value: bool, what: str) -> bool:  # noqa: FBT001  # the value its
     return value
 
 
+def is_whole(value: object, least: int, most: int) -> bool:
+    """Whether `value` is a whole number from `least` to `most`; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
 def check_id(value: str, what: str) -> str:
     """Return `value` if it may be a job ID or an effect's key: 1 to 512 bytes of UTF-8 without control characters.
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from streamq.backoff import Backoff, to_ms
 from streamq.errors import ConfigurationError
-from streamq.keys import SLICES, check_name
+from streamq.keys import SLICES, check_name, is_whole
 
 Retention = Literal["delete", "keep"]
 GroupStart = Literal["all", "new"]
@@ -108,15 +108,11 @@ class StreamOptions:
         object.__setattr__(self, "slice_ms", -(-ttl_ms // (SLICES - 1)))
 
     def _check_limits(self) -> None:
-        if not _whole(self.max_payload, 1, 256 << 20):
+        if not is_whole(self.max_payload, 1, 256 << 20):
             raise ConfigurationError(f"max_payload must be from 1 byte to 256 MiB, not {self.max_payload!r}")
-        if self.max_ready is not None and not _whole(self.max_ready, 1, MAX_READY):
+        if self.max_ready is not None and not is_whole(self.max_ready, 1, MAX_READY):
             raise ConfigurationError(f"max_ready must be from 1 to {MAX_READY:,}, or None, not {self.max_ready!r}")
-        if self.keep_last is not None and not _whole(self.keep_last, 0, 1 << 53):
+        if self.keep_last is not None and not is_whole(self.keep_last, 0, 1 << 53):
             raise ConfigurationError(f"keep_last must be a whole number >= 0, or None, not {self.keep_last!r}")
         if self.retention == "delete" and (self.keep_for, self.keep_last) != (None, None):
             raise ConfigurationError("keep_for and keep_last need retention='keep': with 'delete' nothing is kept")
-
-
-def _whole(value: object, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

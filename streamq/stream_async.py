@@ -18,7 +18,7 @@ from streamq._spec import Spec
 from streamq.backoff import to_ms
 from streamq.effects import Effects
 from streamq.errors import ConfigurationError, LeaseLostError
-from streamq.keys import Keys, check_name
+from streamq.keys import Keys, check_name, is_whole
 from streamq.messages import Added, DeadLetter, Job, Reclaimed, Redriven, Result, Snapshot
 from streamq.options import GroupStart, StreamOptions
 
@@ -622,7 +622,7 @@ def _consumer(name: str) -> str:
 
 
 def _count(count: int) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= reading.MAX_COUNT:
+    if not is_whole(count, 1, reading.MAX_COUNT):
         raise ConfigurationError(f"count must be a whole number from 1 to {reading.MAX_COUNT:,}, not {count!r}")
     return count
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from streamq import _scripts
-from streamq._requests import Command, Pipeline, Plan, Transaction, ask_each
+from streamq._requests import Command, Pipeline, Plan, Transaction, ask_each, ignore
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, ServerError, ServerTooOldError
 
@@ -36,7 +36,7 @@ def check(spec: Spec[T], commands: Sequence[str]) -> Plan[None]:
         ConfigurationError: The user may not run one; the message names it.
     """
     probe = spec.keys.probe
-    old: Command[Any] = Command(("XAUTOCLAIM", probe, "g", "c", "0", "0", "COUNT", "1"), (probe,), _ignore)
+    old: Command[Any] = Command(("XAUTOCLAIM", probe, "g", "c", "0", "0", "COUNT", "1"), (probe,), ignore)
     answers: list[Any] = yield from ask_each(Pipeline((old, _scripts.check(spec.keys, commands=commands))))
     too_old, denied = answers
     if isinstance(too_old, ServerTooOldError):
@@ -44,16 +44,12 @@ def check(spec: Spec[T], commands: Sequence[str]) -> Plan[None]:
     if isinstance(denied, Exception):
         raise denied
     try:
-        in_exec = yield from ask_each(Transaction((Command(("EXISTS", probe), (probe,), _ignore),)))
+        in_exec = yield from ask_each(Transaction((Command(("EXISTS", probe), (probe,), ignore),)))
     except ServerError:
         in_exec = [
             None
-        ]  # refused for now: up to 7.0 nothing may be queued while memory is full. It says nothing of rights
+        ]  # for now only: up to 7.0 nothing may be queued while memory is full. It says nothing of rights
     if denied or isinstance(in_exec[0], Exception):
         raise ConfigurationError(
             f"the user may not run {', '.join(denied) or in_exec[0]} on {spec.keys.stream}; streamq needs it"
         )
-
-
-def _ignore(reply: Any) -> None:
-    del reply

@@ -27,8 +27,10 @@ def add(spec: Spec[T], payload: T, *, job_id: str | None, headers: Mapping[str, 
     job = _new_job(spec, payload, job_id, headers)
     if _plain(spec, job):
         return (yield from ask(_xadd(spec, job)))
-    [answer] = yield from ask(_scripts.add(spec.keys, spec.options, jobs=[job]))
-    return _added(spec, job, answer)
+    [answer] = yield from _add_by_script(spec, [job])
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def add_many(
@@ -52,14 +54,12 @@ def add_many(
 def _add_chunk(spec: Spec[T], chunk: Sequence[NewJob]) -> Plan[list[Added | Exception]]:
     if all(_plain(spec, job) for job in chunk):
         return (yield from ask_each(Pipeline(tuple(_xadd(spec, job) for job in chunk))))
-    answers = yield from ask(_scripts.add(spec.keys, spec.options, jobs=chunk))
-    found: list[Added | Exception] = []
-    for job, answer in zip(chunk, answers, strict=True):
-        try:
-            found.append(_added(spec, job, answer))
-        except QueueFullError as error:
-            found.append(error)
-    return found
+    return (yield from _add_by_script(spec, chunk))
+
+
+def _add_by_script(spec: Spec[T], jobs: Sequence[NewJob]) -> Plan[list[Added | Exception]]:
+    answers = yield from ask(_scripts.add(spec.keys, spec.options, jobs=jobs))
+    return [_added(spec, job, answer) for job, answer in zip(jobs, answers, strict=True)]
 
 
 def _chunks(
@@ -104,8 +104,8 @@ def _generated(reply: Any) -> Added:
     return Added(job_id=entry_id, entry_id=entry_id, created=True, state="ready")
 
 
-def _added(spec: Spec[T], job: NewJob, answer: tuple[int, str, str]) -> Added:
+def _added(spec: Spec[T], job: NewJob, answer: tuple[int, str, str]) -> Added | Exception:
     code, value, state = answer
     if code < 0:
-        raise QueueFullError(ready=int(value), max_ready=spec.options.max_ready or 0)
+        return QueueFullError(ready=int(value), max_ready=spec.options.max_ready or 0)
     return Added(job_id=job.job_id or value, entry_id=value, created=code == 1, state=state)  # type: ignore[arg-type]  # add.lua's words

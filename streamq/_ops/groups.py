@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from streamq import _scripts_upkeep
-from streamq._requests import Command, Pipeline, Plan, ask, ask_each
-from streamq._scripts import text
+from streamq._requests import Command, Pipeline, Plan, ask, ask_each, ignore, text
 from streamq._scripts_upkeep import Dropped
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, JobStateError, ServerError
@@ -28,7 +27,7 @@ def create(spec: Spec[T], names: Sequence[str], start: GroupStart) -> Plan[list[
     made = yield from ask_each(
         Pipeline(
             tuple(
-                Command(("XGROUP", "CREATE", stream, name, _START[start], "MKSTREAM"), (stream,), _ignore)
+                Command(("XGROUP", "CREATE", stream, name, _START[start], "MKSTREAM"), (stream,), ignore)
                 for name in names
             )
         )
@@ -74,7 +73,3 @@ def drop(spec: Spec[T], name: str, *, force: bool) -> Plan[bool]:
 
 def _group_names(reply: Any) -> list[str]:
     return [text(row[1]) for row in reply]
-
-
-def _ignore(reply: Any) -> None:
-    del reply

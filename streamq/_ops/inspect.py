@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeVar
 
-from streamq._requests import Command, Pipeline, Plan, ask, ask_each
-from streamq._scripts import text
+from streamq._requests import Command, Pipeline, Plan, ask, ask_each, text
 from streamq._spec import Spec
 from streamq.errors import ServerError
 from streamq.messages import GroupSnapshot, Snapshot

@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from streamq import _scripts_upkeep
-from streamq._requests import Command, Pipeline, Plan, ask, ask_each
-from streamq._scripts import text
+from streamq._requests import Command, Pipeline, Plan, ask, ask_each, text
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, StreamqError
-from streamq.keys import check_id
+from streamq.keys import check_id, is_whole
 from streamq.messages import DeadLetter, Redriven
 
 T = TypeVar("T")
@@ -64,7 +63,7 @@ def redrive(spec: Spec[T], letter_ids: Iterable[str], *, new_id: str | None, max
     """
     if new_id is not None:
         check_id(new_id, "job ID")
-    if isinstance(max_redrives, bool) or not isinstance(max_redrives, int) or not 0 <= max_redrives <= MAX_REDRIVES:
+    if not is_whole(max_redrives, 0, MAX_REDRIVES):
         raise ConfigurationError(
             f"max_redrives must be a whole number from 0 to {MAX_REDRIVES:,}, not {max_redrives!r:.80}"
         )

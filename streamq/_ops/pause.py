@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from streamq import _scripts_upkeep
-from streamq._requests import Command, Pipeline, Plan, ask, ask_each
-from streamq._scripts import text
+from streamq._requests import Command, Pipeline, Plan, ask, ask_each, ignore, text
 from streamq._spec import Spec
 
 T = TypeVar("T")
@@ -50,12 +49,8 @@ def until_resumed(spec: Spec[T], wait_ms: int) -> Plan[int | None]:
             return None
         wait = min(left, WAIT_SLICE_MS)
         left -= wait
-        yield from ask(Command(("XREAD", "BLOCK", wait, "STREAMS", wake, seen), (wake,), _ignore))
+        yield from ask(Command(("XREAD", "BLOCK", wait, "STREAMS", wake, seen), (wake,), ignore))
 
 
 def _last_id(reply: Any) -> str:
     return text(reply[0][0]) if reply else "0-0"
-
-
-def _ignore(reply: Any) -> None:
-    del reply

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from streamq._requests import Arg, Command, Pipeline, Plan, ask, ask_each
-from streamq._scripts import text
+from streamq._requests import Arg, Command, Pipeline, Plan, ask, ask_each, text
 from streamq._spec import Spec
 
 T = TypeVar("T")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from streamq._requests import Command, Pipeline, Plan, ask, ask_each
-from streamq._scripts import text
+from streamq._requests import Command, Pipeline, Plan, ask, ask_each, scan, texts
 from streamq.errors import ConfigurationError
 from streamq.keys import NAME, Keys, name_of, registry, stream_pattern
 
@@ -33,23 +30,14 @@ def forget(keys: Keys) -> Plan[bool]:
 def names(deployment: str | None) -> Plan[list[str]]:
     """Names of all streams: of the registry, and of streams that producers made without it."""
     key = registry(deployment)
-    members = yield from ask(Command(("SMEMBERS", key), (key,), _texts))
+    members = yield from ask(Command(("SMEMBERS", key), (key,), texts))
     found = {name for name in members if NAME.fullmatch(name)}  # whoever wrote another one did not mean a stream
     cursor, looked = "0", 0
     while looked < SCANNED:
         pattern = stream_pattern(deployment)
-        command = Command(("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE, "TYPE", "stream"), (), _scan)
-        cursor, stream_keys = yield from ask(command)
+        cursor, stream_keys = yield from ask(scan(cursor, "MATCH", pattern, "COUNT", _PAGE, "TYPE", "stream"))
         found.update(name for k in stream_keys if (name := name_of(k, deployment)) is not None)
         looked += _PAGE
         if cursor == "0":
             break
     return sorted(found)
-
-
-def _texts(reply: Any) -> list[str]:
-    return [text(item) for item in reply]
-
-
-def _scan(reply: Any) -> tuple[str, list[str]]:
-    return text(reply[0]), _texts(reply[1])

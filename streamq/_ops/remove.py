@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from streamq import _scripts, _scripts_upkeep
-from streamq._requests import Command, Plan, ask
-from streamq._scripts import text
+from streamq._requests import Command, Plan, ask, scan
 from streamq._scripts_upkeep import Left
 from streamq._spec import Spec
 from streamq.errors import JobStateError
@@ -32,18 +31,14 @@ def delete(spec: Spec[T], *, force: bool) -> Plan[int]:
     The first request removes what holds jobs, atomically; then come keys of effects and maintenance, found by SCAN: one
     request per 1,000 keys of the server, and one per 100 found. Whatever breaks it off, calling it again goes on.
     """
-    first: Command[tuple[str, list[str]]] = Command(("SCAN", "0", "COUNT", 1), (), _scan)
-    yield from ask(first)  # who may not do this must not do half of it
+    yield from ask(scan("0", "COUNT", 1))  # who may not do this must not do half of it
     answer = yield from ask(_scripts_upkeep.delete(spec.keys, force=check_flag(force, "force")))
     if isinstance(answer, Left):
         raise _has_work(spec, answer)
     removed = answer
     cursor = "0"
     while True:
-        scan: Command[tuple[str, list[str]]] = Command(
-            ("SCAN", cursor, "MATCH", spec.keys.pattern, "COUNT", _PAGE), (), _scan
-        )
-        cursor, found = yield from ask(scan)
+        cursor, found = yield from ask(scan(cursor, "MATCH", spec.keys.pattern, "COUNT", _PAGE))
         ours = [key for key in found if spec.keys.is_open_ended(key)]
         for at in range(0, len(ours), _UNLINKED):
             some = tuple(ours[at : at + _UNLINKED])
@@ -66,7 +61,3 @@ def _has_work(spec: Spec[T], left: Left) -> JobStateError:
         f"stream {spec.keys.name} still has {named}; nothing was deleted. Delete it with force to lose them",
         state="ready" if left.unread else "pending" if left.pending else "scheduled" if left.scheduled else "dead",
     )
-
-
-def _scan(reply: Any) -> tuple[str, list[str]]:
-    return text(reply[0]), [text(key) for key in reply[1]]
