@@ -202,29 +202,32 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Reclaimed(tuple[list[Job[T]], list[str], list[str]], Generic[T]):  # noqa: SLOT001  # `failed` needs a place
-    """Answer of `reclaim`. Unpacks into ``claimed, dead, missing``; `failed` stands beside them.
+    """Answer of `reclaim`. Unpacks into ``claimed, dead, missing``; the others stand beside them.
 
     Attributes:
         claimed: Jobs that are this consumer's now, in the order they were found.
         dead: Entry IDs that were dead-lettered.
+        reasons: Of each of those, why.
         missing: Entry IDs whose body was gone; each left a tombstone (reason ``entry_missing``) among the dead letters.
         failed: Entries that could not be dead-lettered, with the reason; they stay pending.
         more: Whether the page was full, so that asking again at once may bring more.
     """
 
+    reasons: dict[str, Reason]
     failed: list[Failed]
     more: bool
 
     def __new__(
         cls,
         claimed: list[Job[T]],
-        dead: list[str],
+        reasons: dict[str, Reason],
         missing: list[str],
         failed: list[Failed],
         more: bool = False,  # noqa: FBT001, FBT002  # made by streamq only
     ) -> Self:
         """The three lists make the tuple."""
-        self = super().__new__(cls, (claimed, dead, missing))
+        self = super().__new__(cls, (claimed, list(reasons), missing))
+        self.reasons = reasons
         self.failed = failed
         self.more = more
         return self

@@ -273,7 +273,7 @@ class Stream(Generic[T]):
 
         Round trips: 1. Atomic: yes (a script).
         """
-        return self._run(outcome.retry(self._spec, job, error))
+        return self._run(outcome.retry(self._spec, job, error)) is None
 
     def reject(self, job: Job[T], reason: str = "") -> None:
         """Dead-letter the job now, with reason ``rejected``.

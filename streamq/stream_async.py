@@ -274,7 +274,7 @@ class AsyncStream(Generic[T]):
 
         Round trips: 1. Atomic: yes (a script).
         """
-        return await self._run(outcome.retry(self._spec, job, error))
+        return await self._run(outcome.retry(self._spec, job, error)) is None
 
     async def reject(self, job: Job[T], reason: str = "") -> None:
         """Dead-letter the job now, with reason ``rejected``.

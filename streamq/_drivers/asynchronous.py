@@ -7,12 +7,13 @@ import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import redis.exceptions as failures
 from redis.asyncio.connection import AbstractConnection
 
 from streamq._drivers.exchange import Wire, exchange, lost, pack
-from streamq._requests import Plan, Reply, Request
+from streamq._requests import Command, Plan, Reply, Request
 from streamq.errors import ConfigurationError, StreamqError
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ class AsyncDriver:
         self._connect = connect
         self._where = where
         self._idle: deque[AbstractConnection] = deque()
+        self._client_ids: WeakKeyDictionary[AbstractConnection, int] = WeakKeyDictionary()
+        self._waiting: set[AbstractConnection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
 
@@ -56,30 +59,55 @@ class AsyncDriver:
             await self._idle.pop().disconnect()
         self._loop = None
 
+    async def interrupt(self) -> bool:
+        """Let commands that wait on the server be answered at once, as if their time were over, so that no reply is lost.
+
+        Returns:
+            False if the server does not let us: the user may not run CLIENT UNBLOCK, or CLIENT ID.
+        """
+        ids = [self._client_ids.get(connection) for connection in self._waiting]
+        commands: list[Wire] = [("CLIENT", "UNBLOCK", number) for number in ids if number is not None]
+        if not commands:
+            return not ids
+        return not any(isinstance(reply, Exception) for reply in await self._exchange(commands))
+
     async def _ask(self, request: Request) -> Reply:
         steps = exchange(request)
         commands = next(steps)
+        waits = isinstance(request, Command) and request.waits
         while True:
-            replies = await self._exchange(commands)
+            replies = await self._exchange(commands, waits=waits)
             try:
                 commands = steps.send(replies)
             except StopIteration as stop:
                 return stop.value
 
-    async def _exchange(self, commands: list[Wire]) -> list[Reply]:
+    async def _exchange(self, commands: list[Wire], *, waits: bool = False) -> list[Reply]:
         connection = await self._checkout()
         clean = False
         try:
+            if waits:
+                await self._expect_to_wait(connection)
             await connection.send_packed_command(pack(commands), check_health=False)
             replies = [await _reply(connection) for _ in commands]
             clean = True
         except (failures.RedisError, OSError) as error:
             raise lost(error, self._where, sent=True) from error
         finally:
+            self._waiting.discard(connection)
             if not clean:
                 await connection.disconnect(nowait=True)  # whatever is still to come on it belongs to nobody
         self._idle.append(connection)
         return replies
+
+    async def _expect_to_wait(self, connection: AbstractConnection) -> None:
+        """Learn by which number the server knows this connection, once, so that `interrupt` can name it."""
+        if connection not in self._client_ids:
+            await connection.send_packed_command(pack([("CLIENT", "ID")]), check_health=False)
+            number = await _reply(connection)
+            if isinstance(number, int):
+                self._client_ids[connection] = number
+        self._waiting.add(connection)
 
     async def _checkout(self) -> AbstractConnection:
         self._enter_loop()
@@ -90,6 +118,8 @@ class AsyncDriver:
         try:
             if connection.is_connected and await _is_stale(connection):
                 await connection.disconnect(nowait=True)
+            if not connection.is_connected:
+                self._client_ids.pop(connection, None)
             await connection.connect()
         except (failures.RedisError, OSError) as error:
             await connection.disconnect(nowait=True)

@@ -20,7 +20,7 @@ from streamq._requests import Plan
 from streamq._scripts import Held, Page, Settled
 from streamq._spec import Spec
 from streamq.errors import StreamqError
-from streamq.messages import Failed, Job, JobIdKind, Reclaimed
+from streamq.messages import Failed, Job, JobIdKind, Reason, Reclaimed
 
 T = TypeVar("T")
 
@@ -54,6 +54,22 @@ class Sorted(Generic[T]):
         return self.jobs
 
 
+@dataclass(frozen=True, slots=True)
+class Taken(Generic[T]):
+    """What a read brought."""
+
+    jobs: list[Job[T]]
+    dead: dict[str, Reason]
+    """Entries that were dead-lettered at once, and why."""
+
+
+def read_once(spec: Spec[T], consumer: str, *, count: int, block_ms: int) -> Plan[Taken[T]]:
+    """Read new jobs with a single wait, for whoever watches `pause` by himself. Requests as of `read`."""
+    plain = partial(read_ops.new, spec, consumer, count=count, block_ms=block_ms)
+    deliveries = yield from opening.with_group(spec, plain)
+    return (yield from _take_in(spec, consumer, deliveries, charged=True))
+
+
 def read(
     spec: Spec[T], consumer: str, *, count: int, block_ms: int | None, look_for_pause: bool = False
 ) -> Plan[list[Job[T]]]:
@@ -78,22 +94,22 @@ def read(
             plain = partial(read_ops.new, spec, consumer, count=count, block_ms=wait)
             deliveries = yield from opening.with_group(spec, plain)
         if deliveries or not left:
-            return (yield from _take_in(spec, consumer, deliveries, charged=True))
+            return (yield from _take_in(spec, consumer, deliveries, charged=True)).jobs
 
 
-def recover(spec: Spec[T], consumer: str, held: frozenset[str]) -> Plan[list[Job[T]]]:
+def recover(spec: Spec[T], consumer: str, held: frozenset[str]) -> Plan[Taken[T]]:
     """Jobs that a lost or abandoned read left with this consumer."""
     deliveries = yield from opening.with_group(spec, lambda: read_ops.unseen(spec, consumer, held))
     # A lost reclaim charged nothing, and the two cannot be told apart: better one charge too many than a start uncounted.
     return (yield from _take_in(spec, consumer, deliveries, charged=False))
 
 
-def _take_in(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery], *, charged: bool) -> Plan[list[Job[T]]]:
+def _take_in(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery], *, charged: bool) -> Plan[Taken[T]]:
     found = _sort(spec, consumer, deliveries)
     moved = Moved()
     yield from _finish(spec, consumer, found, moved, charged=charged)
     _report(spec, moved)
-    return found.ready()
+    return Taken(found.ready(), moved.dead)
 
 
 def reclaim(
@@ -112,7 +128,7 @@ def reclaim(
     counts were raised, so somebody must get those jobs.
     """
     if look_for_pause and (yield from pause.is_paused(spec)):
-        return Reclaimed([], [], [], [])
+        return Reclaimed([], {}, [], [])
     page = yield from opening.with_group(
         spec,
         lambda: reclaim_ops.page(

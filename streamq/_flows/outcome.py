@@ -16,18 +16,18 @@ from streamq.messages import Job, Reason
 T = TypeVar("T")
 
 
-def retry(spec: Spec[T], job: Job[T], error: str) -> Plan[bool]:
-    """Try the job again: True if it will, False if its attempts were spent and it was dead-lettered."""
+def retry(spec: Spec[T], job: Job[T], error: str) -> Plan[Reason | None]:
+    """Try the job again: None if it will run, else why it was dead-lettered: its attempts were spent, or its body is gone."""
     if spec.options.retry.exhausted(job.attempt):
         yield from bury(spec, job, "attempts", error, attempts=job.attempt)
-        return False
+        return "attempts"
     fence = yield from settle.retry(spec, job, error)
     if fence is Fence.MISSING:
         yield from bury(spec, job, "entry_missing", error, attempts=job.attempt)
-        return False
+        return "entry_missing"
     if fence is not Fence.MINE:
         raise LeaseLostError(entry_id=job.entry_id, gone=fence is Fence.GONE)
-    return True
+    return None
 
 
 def bury(spec: Spec[T], job: Job[T], reason: Reason, error: str, *, attempts: int) -> Plan[None]:

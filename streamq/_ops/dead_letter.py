@@ -37,7 +37,7 @@ class Letter:
 class Moved:
     """What became of letters, by entry ID."""
 
-    dead: list[str] = field(default_factory=list)
+    dead: dict[str, Reason] = field(default_factory=dict)
     not_mine: dict[str, Fence] = field(default_factory=dict)
     failed: list[Failed] = field(default_factory=list)
 
@@ -59,7 +59,7 @@ def move(spec: Spec[T], consumer: str, letters: Sequence[Letter], moved: Moved) 
             if isinstance(answer, Exception):
                 moved.failed.append(Failed(letter.held.entry_id, letter.reason, cut(str(answer), 300)))
             elif answer is Fence.MINE:
-                moved.dead.append(letter.held.entry_id)
+                moved.dead[letter.held.entry_id] = letter.reason
             else:
                 moved.not_mine[letter.held.entry_id] = answer
 

@@ -56,6 +56,7 @@ def _xreadgroup(spec: Spec[T], consumer: str, count: int, block_ms: int) -> Comm
         ("XREADGROUP", "GROUP", spec.options.group, consumer, "COUNT", count, *wait, "STREAMS", stream, ">"),
         (stream,),
         _deliveries,
+        waits=block_ms > 0,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from enum import Enum, auto
+from typing import Generic, NamedTuple, TypeVar
 
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._flows import outcome as flows
@@ -15,6 +16,7 @@ from streamq._scripts import MAX_BATCH, Fence
 from streamq._spec import Spec
 from streamq.backoff import Backoff
 from streamq.errors import ConnectionLostError, EffectError, LeaseLostError, StreamqError
+from streamq.messages import Reason
 from streamq.worker.dispatch import End, Outcome
 
 T = TypeVar("T")
@@ -22,7 +24,32 @@ T = TypeVar("T")
 RETRY_PAUSE = Backoff.exponential(0.1, cap=1, limit=None, jitter=0.2)
 """Between tries to reach the server: quick after a blip, once a second in an outage."""
 
+NOT_NOW_MS = 5_000
+"""Longest wait before a job that its handler gave back is looked at again."""
+
 _log = logging.getLogger("streamq.worker")
+
+
+class Fate(Enum):
+    """What has become of a delivery."""
+
+    SUCCEEDED = auto()
+    RETRIED = auto()
+    DEAD = auto()
+    RELEASED = auto()
+    LOST = auto()
+    """Its lease was lost: the outcome was dropped."""
+
+
+class Settlement(NamedTuple, Generic[T]):
+    """An outcome that is over."""
+
+    outcome: Outcome[T]
+    fate: Fate
+    error: str = ""
+    """Of what was retried or is dead."""
+    reason: Reason | None = None
+    """Of what is dead."""
 
 
 class Settler(Generic[T]):
@@ -36,7 +63,7 @@ class Settler(Generic[T]):
     """
 
     def __init__(
-        self, spec: Spec[T], consumer: str, driver: AsyncDriver, settled: Callable[[Outcome[T]], None]
+        self, spec: Spec[T], consumer: str, driver: AsyncDriver, settled: Callable[[Settlement[T]], None]
     ) -> None:
         self._spec = spec
         self._consumer = consumer
@@ -105,15 +132,14 @@ class Settler(Generic[T]):
         self._unreachable = False
         for outcome in batch:
             if outcome.job.lease_lost:
-                self._log_lost(outcome, gone=False)
-                self._settled(outcome)
+                self._lost(outcome, gone=False)
         batch = [o for o in batch if not o.job.lease_lost]
         acks = [o for o in batch if o.end is End.DONE and not o.job.has_effects]
         commits = [o for o in batch if o.end is End.DONE and o.job.has_effects]
         left = await self._acknowledge(acks) if acks else []
         left += await self._commit(commits) if commits else []
         for outcome in batch:
-            if outcome.end is not End.DONE and not await self._one(outcome, self._plan(outcome)):
+            if outcome.end is not End.DONE and not await self._one(outcome):
                 left.append(outcome)
         return left
 
@@ -125,9 +151,11 @@ class Settler(Generic[T]):
             self._report(error, batch)
             return batch
         for outcome in batch:
-            if found[outcome.job.entry_id] is not Fence.MINE:
-                self._log_lost(outcome, gone=found[outcome.job.entry_id] is Fence.GONE)
-            self._settled(outcome)
+            fence = found[outcome.job.entry_id]
+            if fence is Fence.MINE:
+                self._settled(Settlement(outcome, Fate.SUCCEEDED))
+            else:
+                self._lost(outcome, gone=fence is Fence.GONE)
         return []
 
     async def _commit(self, batch: list[Outcome[T]]) -> list[Outcome[T]]:
@@ -139,45 +167,52 @@ class Settler(Generic[T]):
         left = []
         for outcome, answer in zip(batch, answers, strict=True):
             if answer is None:
-                self._settled(outcome)
+                self._settled(Settlement(outcome, Fate.SUCCEEDED))
             elif isinstance(answer, LeaseLostError):
-                self._log_lost(outcome, gone=answer.gone)
-                self._settled(outcome)
+                self._lost(outcome, gone=answer.gone)
             elif not isinstance(answer, EffectError):
                 self._report(answer, [outcome])
                 left.append(outcome)
             else:  # an effect that cannot be applied is an attempt that failed
                 failed = Outcome(outcome.job, End.FAILED, error=str(answer))
-                if not await self._one(failed, self._plan(failed)):
+                if not await self._one(failed):
                     left.append(failed)
         return left
 
-    def _plan(self, outcome: Outcome[T]) -> Plan[Any]:
-        job = outcome.job
+    def _plan(self, outcome: Outcome[T]) -> Plan[Settlement[T]]:
+        job, error = outcome.job, outcome.error
         match outcome.end:
             case End.FAILED:
-                return flows.retry(self._spec, job, outcome.error)
+                reason = yield from flows.retry(self._spec, job, error)
+                return Settlement(outcome, Fate.DEAD if reason else Fate.RETRIED, error, reason)
             case End.REJECTED:
-                return flows.bury(self._spec, job, "rejected", outcome.error, attempts=job.attempt)
+                yield from flows.bury(self._spec, job, "rejected", error, attempts=job.attempt)
+                return Settlement(outcome, Fate.DEAD, error, "rejected")
+            case End.RELEASED:  # by the handler itself: it would come back at once, and turn in a circle
+                yield from verbs.release(self._spec, [job], wait_ms=min(self._spec.options.lease_ms, NOT_NOW_MS))
+                return Settlement(outcome, Fate.RELEASED)
             case _:
-                return verbs.release(self._spec, [job])
+                yield from verbs.release(self._spec, [job])
+                return Settlement(outcome, Fate.RELEASED)
 
-    async def _one(self, outcome: Outcome[T], plan: Plan[Any]) -> bool:
-        """Run one outcome's plan; False if it must be tried again."""
+    async def _one(self, outcome: Outcome[T]) -> bool:
+        """Settle one outcome; False if it must be tried again."""
         try:
-            await self._driver.run(plan)
+            settlement = await self._driver.run(self._plan(outcome))
         except LeaseLostError as error:
-            self._log_lost(outcome, gone=error.gone)
+            self._lost(outcome, gone=error.gone)
         except StreamqError as error:
             self._report(error, [outcome])
             return False
-        self._settled(outcome)
+        else:
+            self._settled(settlement)
         return True
 
-    def _log_lost(self, outcome: Outcome[T], *, gone: bool) -> None:
+    def _lost(self, outcome: Outcome[T], *, gone: bool) -> None:
         job = outcome.job
         how = "is not pending any more (settled already?)" if gone else "belongs to another delivery"
         _log.warning("job %s (entry %s) %s; its outcome was dropped", job.id, job.entry_id, how)
+        self._settled(Settlement(outcome, Fate.LOST))
 
     def _report(self, error: Exception, batch: list[Outcome[T]]) -> None:
         self._unreachable |= isinstance(error, ConnectionLostError)

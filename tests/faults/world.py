@@ -340,7 +340,7 @@ class World(Ground):
     ) -> Plan[None]:
         """Take up what a lost read (started) or a worker's lost reclaim (not yet) left with this consumer."""
         group = self._named()
-        jobs = yield from intake.recover(self.spec(group), consumer, frozenset())
+        jobs = (yield from intake.recover(self.spec(group), consumer, frozenset())).jobs
         if started:
             yield from self._go_on(jobs, then, group, started=True)
         else:

@@ -1,0 +1,440 @@
+"""What comes in, for one stream of a worker: reads, recovers, reclaims, and gives back what cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from streamq._drivers.asynchronous import AsyncDriver
+from streamq._flows import intake, opening
+from streamq._ops import consumers, lease, pause, settle
+from streamq._ops import read as reading
+from streamq._scripts import Fence, Held
+from streamq._spec import Spec
+from streamq.backoff import Backoff
+from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
+from streamq.messages import Job, Reason
+from streamq.worker import maintenance
+from streamq.worker.journal import NoteState
+from streamq.worker.lane import Lane, Standing, Ticket
+
+RECONNECT = Backoff.exponential(0.1, cap=1, limit=None, jitter=0.2)
+"""Between tries to reach the server: quick after a blip, once a second in an outage."""
+
+LOOK_S = 1.4
+"""How long it is believed that the stream is not paused: with a look that old, nothing starts 2 s after a pause."""
+
+_log = logging.getLogger("streamq.worker")
+
+
+_MISSING: Reason = "entry_missing"
+
+
+def patience_s(spec: Spec[Any]) -> float:
+    """How long what is in hand may wait for a slot, or for being alone, before it is given back to others."""
+    return min(spec.options.lease_ms / 1000, 30.0)
+
+
+class Post(Protocol):
+    """What a fetcher needs of its worker."""
+
+    consumer: str
+    prefetch: int
+    is_solo: bool
+    last_patience_ms: int
+    lane: Lane
+    stopping: asyncio.Event
+
+    def changed(self) -> None:
+        """Something may start, or be read, that could not before."""
+
+    def unsettled(self) -> int:
+        """Outcomes that wait to be settled, beyond what is usual."""
+
+    def buried(self, stream: int, dead: Mapping[str, Reason]) -> None:
+        """Entries were dead-lettered before they became jobs of this worker."""
+
+    def reached(self, source: str) -> None:
+        """The server answered."""
+
+    def failed(self, source: str, error: StreamqError) -> int:
+        """The server could not be reached, or refused; how many times in a row now."""
+
+    def note(self, stream: int, entry_id: str, count: int, state: NoteState) -> None:
+        """Keep in the journal how far a job is."""
+
+    def forget(self, stream: int, entry_id: str) -> None:
+        """Take a job out of the journal."""
+
+    def reclaiming(self, stream: int, under_way: bool) -> None:  # noqa: FBT001
+        """A reclaim begins, or what it claimed is noted."""
+
+    def beat(self) -> bytes:
+        """Who this worker is, for `inspect`."""
+
+
+class Fetcher:
+    """Fills the lane with jobs of one stream.
+
+    Args:
+        place: Of the stream in the worker.
+        spec: The stream.
+        driver: To run the plans.
+        post: The worker.
+        block_ms: Longest wait of one read.
+
+    Attributes:
+        held: The jobs of this stream that are this worker's, from their arrival to the end of their settlement.
+        starting: Entry IDs whose start is being counted.
+        is_paused: Whether the stream was paused when last looked at.
+        is_reading: Whether a read is on its way.
+        room: Set when there may be room for more.
+    """
+
+    def __init__(self, place: int, spec: Spec[Any], driver: AsyncDriver, post: Post, *, block_ms: int) -> None:
+        self.place = place
+        self.held: dict[str, Job[Any]] = {}
+        self.starting: set[str] = set()
+        self.is_paused = False
+        self.is_reading = False
+        self.room = asyncio.Event()
+        self._spec = spec
+        self._driver = driver
+        self._post = post
+        self._lane = post.lane
+        self._block_ms = block_ms
+        self._looked_at = float("-inf")
+        self._lost_reply = False
+        self._lost_reclaim = False
+        self._more = False
+        self._poked = asyncio.Event()
+        self._exchanging = asyncio.Lock()  # what is claimed or given back just now must not be taken for lost
+
+    async def open(self) -> None:
+        """Wait until the server answers, then see that the stream can be used, and make its groups.
+
+        Raises:
+            ConfigurationError: It cannot be used.
+        """
+        while not self._post.stopping.is_set():
+            try:
+                await self._driver.run(opening.reader(self._spec))
+            except (ConnectionLostError, ServerError) as error:
+                # Unreachable, or refusing for now (memory is full, no replicas, a failover): a worker outlasts both.
+                await self._outlast(error, "read", "cannot be opened yet")
+            else:
+                self._reached("read")
+                return
+
+    # Reading
+
+    async def read(self) -> None:
+        """Read while there is room, until the worker stops."""
+        while not self._post.stopping.is_set():
+            try:
+                if self._lost_reply:
+                    await self._recover()
+                await self._read()
+            except StreamqError as error:
+                self._lost_reply = True
+                self._lane.turns.found(self.place, more=False)
+                await self._outlast(error, "read", "cannot be read")
+
+    async def _read(self) -> None:
+        self.room.clear()
+        behind = self._post.unsettled()
+        room = self._lane.room(self.place, self._now(), ahead=self._post.prefetch, behind=behind)
+        if self.is_paused or self._post.is_solo or not room:
+            await self._until(self.room)
+            return
+        count = min(room, reading.MAX_COUNT)
+        plan = intake.read_once(self._spec, self._post.consumer, count=count, block_ms=self._block_ms)
+        self.is_reading = True
+        try:
+            taken = await self._driver.run(plan)
+        finally:
+            self.is_reading = False
+        self._reached("read")
+        self._lane.turns.found(self.place, more=len(taken.jobs) >= count)
+        tickets = self._hold(taken.jobs, lambda _: Standing.NEW)
+        self._post.buried(self.place, taken.dead)
+        if tickets and self._now() > self._looked_at + LOOK_S:
+            await self._look()
+        if self.is_paused:
+            await self._release(tickets)
+        else:
+            self._keep(tickets)
+
+    async def _look(self) -> None:
+        """See whether the stream is paused, after a wait in which it may have been."""
+        looked_at = self._now()
+        try:
+            paused = await self._driver.run(pause.is_paused(self._spec))
+        except StreamqError:
+            return  # the next request tells
+        self._looked(paused, looked_at)
+
+    def _looked(self, paused: bool, at: float) -> None:  # noqa: FBT001
+        self._looked_at = at
+        if paused is not self.is_paused:
+            self.is_paused = paused
+            _log.info("stream %s is %s", self._spec.keys.name, "paused" if paused else "resumed")
+
+    async def _recover(self) -> None:
+        """Take up what a request without reply left with us.
+
+        A read has charged its jobs one delivery, so they only need a slot. What a reclaim claimed is not charged yet, and
+        a job with more deliveries can only come from a reclaim.
+        """
+        async with self._exchanging:
+            while True:
+                plan = intake.recover(self._spec, self._post.consumer, frozenset(self.held))
+                taken = await self._driver.run(plan)
+                refused = self._keep(self._hold(taken.jobs, self._standing_of_lost))
+                self._post.buried(self.place, taken.dead)
+                await self._release_now(refused)
+                if not taken.jobs:
+                    self._lost_reply = self._lost_reclaim = False
+                    return
+
+    def _standing_of_lost(self, job: Job[Any]) -> Standing:
+        if self._lost_reclaim or job.deliveries != 1:
+            return self._standing_of_reclaimed(job)
+        return Standing.NEW
+
+    def _standing_of_reclaimed(self, job: Job[Any]) -> Standing:
+        return Standing.of_reclaimed(job.deliveries, self._spec.options.max_deliveries)
+
+    def _hold(self, jobs: Iterable[Job[Any]], standing: Callable[[Job[Any]], Standing]) -> list[Ticket]:
+        """Jobs are ours from now on: their leases are renewed, and the journal knows them."""
+        tickets = [Ticket(self.place, job, standing(job), self._now()) for job in jobs]
+        for ticket in tickets:
+            job = ticket.job
+            self.held[job.entry_id] = job
+            state = NoteState.READ if ticket.standing.is_counted else NoteState.HELD
+            self._post.note(self.place, job.entry_id, job.deliveries, state)
+        return tickets
+
+    def drop(self, entry_id: str) -> None:
+        """A job is not ours any more."""
+        self.held.pop(entry_id, None)
+        self._post.forget(self.place, entry_id)
+
+    def _keep(self, tickets: Iterable[Ticket]) -> list[Ticket]:
+        """Hand jobs to the lane; returns those that it cannot keep."""
+        refused = [ticket for ticket in tickets if not self._lane.put(ticket)]
+        self._post.changed()
+        return refused
+
+    async def end_reading(self, task: asyncio.Task[None]) -> None:
+        """Let a read that waits be answered at once, so that no reply is abandoned, and wait for its end."""
+        deadline = self._now() + self._block_ms / 1000 + 0.1
+        while not task.done():
+            try:
+                may = await asyncio.wait_for(self._driver.interrupt(), 0.5)
+            except (StreamqError, TimeoutError):
+                break  # unreachable: there is no reply to wait for
+            await asyncio.wait([task], timeout=0.02 if may else max(deadline - self._now(), 0.0))
+            if self._now() > deadline:
+                break
+        if not task.done():
+            task.cancel()
+            self._lost_reply = True
+            await asyncio.wait([task], timeout=1.0)
+
+    async def quiet(self) -> None:
+        """Let a read that waits be answered at once; what it brings is kept. Ends in any case after a second."""
+        deadline = self._now() + 1.0
+        while self.is_reading and self._now() < deadline:
+            try:
+                await asyncio.wait_for(self._driver.interrupt(), 0.5)
+            except (StreamqError, TimeoutError):
+                return
+            await asyncio.sleep(0.01)
+
+    # Maintenance
+
+    async def maintain(self) -> None:
+        """Tick until the worker stops: see whether the stream is paused, do what is this worker's turn, reclaim."""
+        while not self._post.stopping.is_set():
+            try:
+                await self._tick()
+                await self._reclaim_until(self._now() + self._interval())
+            except StreamqError as error:
+                await self._outlast(error, "maintain", "cannot be looked after")
+
+    def _interval(self) -> float:
+        tick_s = maintenance.tick_ms(self._spec.options.lease_ms) / 1000
+        interval = tick_s * random.uniform(1.0, 1.25)  # noqa: S311  # fleets must not march in step
+        return min(interval, LOOK_S) if self._lane.waits(self.place) else interval
+
+    async def _tick(self) -> None:
+        looked_at = self._now()
+        found = await self._driver.run(
+            maintenance.tick(
+                self._spec,
+                self._post.consumer,
+                may_reclaim=self._lane.wants() > 0,
+                is_solo=self._post.is_solo,
+                beat=self._post.beat(),
+            )
+        )
+        self._reached("maintain")
+        self._looked(found.paused, looked_at)
+        if self.is_paused:
+            await self.give_back()
+            self._more = False
+        else:
+            self._post.changed()
+            await self.give_back(older_than=self._now() - patience_s(self._spec))
+            if maintenance.reclaims(found):
+                await self._reclaim()
+        try:
+            await self._driver.run(maintenance.upkeep(self._spec, found.roles))
+        except (ServerError, ConfigurationError) as error:
+            _log.warning("stream %s: upkeep was refused, reading goes on: %s", self._spec.keys.name, error)
+
+    def poke(self) -> None:
+        """Somebody gave jobs back: look for them at once."""
+        self._more = True
+        self._poked.set()
+
+    def go_on(self) -> None:
+        """Something has changed that a read or a reclaim may have waited for."""
+        self.room.set()
+        if self._more:
+            self._poked.set()
+
+    async def _reclaim_until(self, deadline: float) -> None:
+        """Wait for the next tick. After a page that was cut short by full slots go on as slots come free."""
+        while not self._post.stopping.is_set() and self._now() < deadline:
+            self._poked.clear()
+            if self._more and not self.is_paused and self._lane.wants():
+                await self._reclaim()
+            else:
+                await self._until(self._poked, deadline - self._now())
+
+    async def _reclaim(self) -> None:
+        count = self._lane.wants()
+        if not count:
+            return
+        async with self._exchanging:
+            self._more = False
+            self._post.reclaiming(self.place, True)
+            try:
+                plan = maintenance.reclaim(
+                    self._spec,
+                    self._post.consumer,
+                    count=count,
+                    exclude=list(self.held),
+                    is_solo=self._post.is_solo,
+                    last_patience_ms=self._post.last_patience_ms,
+                )
+                answer = await self._driver.run(plan)
+            except StreamqError:
+                self._lost_reclaim = self._lost_reply = True
+                self._post.changed()
+                await self.quiet()  # the reader recovers what was claimed
+                raise
+            self._more = answer.more
+            refused = self._keep(self._hold(answer.claimed, self._standing_of_reclaimed))
+            self._post.reclaiming(self.place, False)
+            self._post.buried(self.place, {**answer.reasons, **dict.fromkeys(answer.missing, _MISSING)})
+            await self._release_now(refused)
+        if not answer.claimed and not answer.more:
+            self._lane.drained()
+
+    # Starting and giving back
+
+    async def count_starts(self, tickets: list[Ticket]) -> list[Ticket]:
+        """Count the starts of reclaimed jobs; those that are ours still, whose handlers must begin now.
+
+        Raises:
+            StreamqError: They may have been counted. A start names its target, so it can be asked for again.
+        """
+        ours = []
+        for ticket in tickets:
+            job = ticket.job
+            if job.lease_lost:
+                self.drop(job.entry_id)
+            else:
+                ours.append(ticket)
+                self.starting.add(job.entry_id)
+                self._post.note(self.place, job.entry_id, job.deliveries + 1, NoteState.STARTING)
+        targets = [Held(ticket.job.entry_id, ticket.job.deliveries + 1) for ticket in ours]
+        fences = await self._driver.run(lease.start(self._spec, self._post.consumer, targets))
+        started = []
+        for ticket, fence in zip(ours, fences, strict=True):
+            self.starting.discard(ticket.job.entry_id)
+            if fence is Fence.MINE:
+                ticket.job.deliveries += 1
+                started.append(ticket)
+            else:
+                self.drop(ticket.job.entry_id)
+        return started
+
+    async def give_back(self, *, older_than: float | None = None) -> None:
+        """Release what is in hand and has not started, or only what waits since before `older_than`."""
+        await self._release(self._lane.take_back(self.place, older_than=older_than))
+
+    async def release_last(self) -> None:
+        """Release the one that waits to run alone, for another process."""
+        if (ticket := self._lane.start_last(self._now())) is not None:
+            self._lane.ended(ticket, passed=False)
+            await self._release([ticket])
+
+    async def _release(self, tickets: list[Ticket]) -> None:
+        """Give jobs back: reclaimed ones uncharged, those that were read with their charge taken back."""
+        if tickets:
+            async with self._exchanging:
+                await self._release_now(tickets)
+
+    async def _release_now(self, tickets: list[Ticket]) -> None:
+        for charged in (False, True):
+            jobs = [t.job for t in tickets if t.standing.is_counted is charged and not t.job.lease_lost]
+            try:
+                await self._driver.run(settle.release(self._spec, jobs, charged=charged))
+            except StreamqError as error:
+                _log.warning("%d jobs were not released, their leases bring them back: %s", len(jobs), error)
+        for ticket in tickets:
+            self.drop(ticket.job.entry_id)
+        self._post.changed()
+
+    async def leave(self) -> None:
+        """Give back all that has not started, what a lost reply left with us too, and take our name out of the group."""
+        if self._lost_reply:
+            await self._recover()
+        await self.give_back()
+        await self.release_last()
+        if not self.held:
+            await self._driver.run(consumers.leave(self._spec, self._post.consumer))
+
+    # Small things
+
+    def _reached(self, role: str) -> None:
+        self._post.reached(f"{role} {self._spec.keys.name}")
+
+    async def _outlast(self, error: StreamqError, role: str, what: str) -> None:
+        failures = self._post.failed(f"{role} {self._spec.keys.name}", error)
+        if isinstance(error, ConfigurationError):
+            # The key's type or a permission changed under us: not worth more than a try a second.
+            _log.error("stream %s %s: %s", self._spec.keys.name, what, error)
+            await self._until(None, 1.0)
+        else:
+            _log.warning("stream %s %s (%d in a row): %s", self._spec.keys.name, what, failures, error)
+            await self._until(None, RECONNECT.delay_ms(failures, random.random()) / 1000)  # noqa: S311  # jitter
+
+    async def _until(self, event: asyncio.Event | None, timeout: float | None = None) -> None:
+        """Wait for `event`, the worker's stop, or the time."""
+        waits = [asyncio.ensure_future(e.wait()) for e in (event, self._post.stopping) if e is not None]
+        try:
+            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,260 @@
+"""Which jobs in hand may start now. No I/O, no clock: what time it is comes in as an argument.
+
+A job that was reclaimed may be what killed its process. So suspects are started a few at a time and beside nothing new, and
+one that has a single start left runs alone in its process: the culprit stops at `max_deliveries` starts, and its neighbours
+pass. The lane is narrow at first and doubles each time that a lane-full ends: a fleet that was killed by a deploy is back at
+full speed in a few rounds, and a true killer meets few others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from streamq.messages import Job
+from streamq.worker.turns import Turns
+
+NARROW = 8
+"""Suspects that run together at first."""
+
+
+class Standing(Enum):
+    """What a job in hand has behind it."""
+
+    NEW = auto()
+    """Read from the stream, which has counted its delivery."""
+    RETURNED = auto()
+    """Reclaimed, but given back before it was ever started: no suspect."""
+    SUSPECT = auto()
+    """Reclaimed from a process that did not end it."""
+    LAST = auto()
+    """A suspect with a single start left."""
+
+    @classmethod
+    def of_reclaimed(cls, deliveries: int, max_deliveries: int) -> Standing:
+        """Of a job that was started `deliveries` times."""
+        if not deliveries:
+            return cls.RETURNED
+        return cls.LAST if deliveries >= max_deliveries - 1 else cls.SUSPECT
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the start is counted already."""
+        return self is Standing.NEW
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A job in hand that has not started.
+
+    Attributes:
+        stream: Place of its stream in the worker.
+        job: The job.
+        standing: What it has behind it.
+        since: When it came.
+    """
+
+    stream: int
+    job: Job[Any]
+    standing: Standing
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How the new jobs of one stream are started.
+
+    Attributes:
+        batch: Most jobs of one call.
+        batch_wait_s: Longest wait for a full batch.
+        weight: Share of the slots.
+    """
+
+    batch: int = 1
+    batch_wait_s: float = 0.0
+    weight: float = 1.0
+
+
+class Lane:
+    """The jobs in hand of one worker, and what runs.
+
+    Args:
+        slots: Most calls at once.
+        lines: Of each stream.
+        patience_s: How long a suspect that runs holds up new ones. One that runs longer has not killed at once; starting
+            others beside it risks less than starving them.
+
+    Attributes:
+        slots: Most calls at once.
+        turns: Whose turn it is among the streams.
+        last: The job with a single start left that waits to run alone, if any. There is at most one.
+        is_closed: While that one is waited for, or runs: nothing else may start.
+    """
+
+    def __init__(self, slots: int, lines: Sequence[Line], *, patience_s: float) -> None:
+        self.slots = slots
+        self._lines = list(lines)
+        self._patience_s = patience_s
+        self._new: list[deque[Ticket]] = [deque() for _ in lines]
+        self._suspects: deque[Ticket] = deque()
+        self._running: dict[Ticket, float] = {}
+        self._suspects_running: dict[Ticket, float] = {}
+        self._width = min(NARROW, slots)
+        self._passed = 0
+        self.turns = Turns([line.weight for line in lines])
+        self.last: Ticket | None = None
+        self.is_closed = False
+
+    # What comes in
+
+    def put(self, ticket: Ticket) -> bool:
+        """Keep a job until it may start; False if it cannot be kept: a second one that would have to run alone."""
+        match ticket.standing:
+            case Standing.LAST:
+                if self.last is not None:
+                    return False
+                self.last = ticket
+            case Standing.SUSPECT:
+                self._suspects.append(ticket)
+            case _:
+                self._new[ticket.stream].append(ticket)
+        return True
+
+    def put_back(self, call: Sequence[Ticket]) -> None:
+        """Keep the jobs of a call that was taken out and could not be started; they are the next ones."""
+        self.ended(call[0], passed=False)
+        for ticket in reversed(call):
+            match ticket.standing:
+                case Standing.LAST:
+                    self.last = ticket
+                case Standing.SUSPECT:
+                    self._suspects.appendleft(ticket)
+                case _:
+                    self._new[ticket.stream].appendleft(ticket)
+
+    def take_back(self, stream: int | None = None, *, older_than: float | None = None) -> list[Ticket]:
+        """Take out what has not started: of one stream or all, and only what came before `older_than`."""
+
+        def goes(ticket: Ticket) -> bool:
+            return stream in (None, ticket.stream) and (older_than is None or ticket.since < older_than)
+
+        found: list[Ticket] = []
+        for queue in (*self._new, self._suspects):
+            leaving = [ticket for ticket in queue if goes(ticket)]
+            if leaving:
+                found += leaving
+                staying = [ticket for ticket in queue if not goes(ticket)]
+                queue.clear()
+                queue.extend(staying)
+        return found
+
+    # What may start
+
+    def start(self, now: float) -> Iterator[list[Ticket]]:
+        """Take out what may start now, a call's jobs at a time. They count as running until `ended`."""
+        while not self.is_closed and len(self._running) < self.slots:
+            if self._suspects and len(self._suspects_running) < self._width:
+                call = [self._suspects.popleft()]
+                self._suspects_running[call[0]] = now
+            elif self._is_exclusive(now) or self.last is not None:
+                return
+            elif not (call := self._next_new(now)):
+                return
+            self._running[call[0]] = now
+            yield call
+
+    def start_last(self, now: float) -> Ticket | None:
+        """Take out the one that runs alone; it counts as running until `ended`."""
+        ticket, self.last = self.last, None
+        if ticket is not None:
+            self._running[ticket] = now
+        return ticket
+
+    def _next_new(self, now: float) -> list[Ticket]:
+        for stream in self.turns.order():
+            queue, line = self._new[stream], self._lines[stream]
+            if not queue or (len(queue) < line.batch and now < queue[0].since + line.batch_wait_s):
+                continue
+            call = [queue.popleft() for _ in range(min(line.batch, len(queue)))]
+            self.turns.started(stream, len(call))
+            return call
+        return []
+
+    def _is_exclusive(self, now: float) -> bool:
+        """Whether suspects keep the others waiting."""
+        if self._suspects and len(self._suspects_running) < self._width:
+            return True
+        return any(now < since + self._patience_s for since in self._suspects_running.values())
+
+    def ended(self, first: Ticket, *, passed: bool = True) -> None:
+        """The call that began with this job is over: with `passed` its handler ended without killing the process."""
+        self._running.pop(first, None)
+        if self._suspects_running.pop(first, None) is not None and passed:
+            self._passed += 1
+            if self._passed >= self._width:
+                self._width, self._passed = min(self._width * 2, self.slots), 0
+
+    def drained(self) -> None:
+        """No suspects are left on the server: the next ones meet a narrow lane again."""
+        if not self._suspects and not self._suspects_running:
+            self._width, self._passed = min(NARROW, self.slots), 0
+
+    # What there is room for
+
+    @property
+    def running(self) -> int:
+        """Calls that run."""
+        return len(self._running)
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether suspects wait to be started, together with others."""
+        return bool(self._suspects)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in hand that have not started."""
+        return sum(map(len, self._new)) + len(self._suspects) + (self.last is not None)
+
+    def waits(self, stream: int) -> bool:
+        """Whether a job of `stream` is in hand and has not started."""
+        tickets = (*self._new[stream], *self._suspects, *([self.last] if self.last else []))
+        return any(ticket.stream == stream for ticket in tickets)
+
+    def _free(self) -> int:
+        calls = sum(-(-len(queue) // line.batch) for queue, line in zip(self._new, self._lines, strict=True))
+        return self.slots - len(self._running) - calls - len(self._suspects)
+
+    def room(self, stream: int, now: float, *, ahead: int = 0, behind: int = 0) -> int:
+        """How many new jobs of `stream` may be read: those that can start at once, and `ahead` more.
+
+        Args:
+            stream: Place of the stream.
+            now: The time.
+            ahead: Jobs that may wait here for a slot.
+            behind: Slots kept back, for example because outcomes pile up.
+        """
+        if self.is_closed or self.last is not None or self._is_exclusive(now):
+            return 0
+        batch = self._lines[stream].batch
+        free = self.turns.share(stream, (self._free() - behind) * batch + (ahead if not behind else 0))
+        return max(free, 0)
+
+    def wants(self) -> int:
+        """How many jobs to reclaim: no more than a lane-full, so that other workers get some."""
+        if self.is_closed or self.last is not None:
+            return 0
+        return max(min(self._free(), self._width - len(self._suspects)), 0)
+
+    def next_change(self, now: float) -> float | None:
+        """When something more may start by the mere course of time, or None."""
+        times = [since + self._patience_s for since in self._suspects_running.values()]
+        times += [
+            queue[0].since + line.batch_wait_s
+            for queue, line in zip(self._new, self._lines, strict=True)
+            if queue and line.batch_wait_s
+        ]
+        return min((time for time in times if time > now), default=None)
