@@ -15,9 +15,10 @@ import contextlib
 import mmap
 import os
 import sys
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 MAX_STREAMS: Final = 64
 """Most streams of one journal: their flags are the bits of one word."""
@@ -51,7 +52,8 @@ class NoteState(IntEnum):
     """Its handler has begun, or ended too; it is not settled."""
 
 
-class Note(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Note:
     """A delivery in a child's hands."""
 
     stream: int
@@ -143,7 +145,7 @@ class Journal:
             self._words[at + 2] = 0
             self._free.append(at)
 
-    def reclaiming(self, stream: int, under_way: bool) -> None:
+    def reclaiming(self, stream: int, under_way: bool) -> None:  # noqa: FBT001  # a flag is all it sets
         """Say whether a reclaim of `stream` is asked for without an answer yet: what it takes over is not charged."""
         if under_way:
             self._words[_AT_RECLAIMING] |= 1 << stream
