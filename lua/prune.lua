@@ -1,41 +1,80 @@
--- prune.lua: remove consumers that hold nothing and were not heard of for a while.
+-- prune.lua: remove consumers that hold nothing and were not heard of for a while, and what dead workers said of themselves.
 --
 -- KEYS[1]  stream   T:stream   stream
--- KEYS[2]  workers  T:workers  hash, consumer -> who it is
+-- KEYS[2]  workers  T:workers  hash, consumer -> <time in ms> <beat>
 -- ARGV[1]  group
 -- ARGV[2]  least idle time in ms
 -- ARGV[3]  most consumers to remove
+-- ARGV[4]  most beats to look at, about
 --
 -- Returns  names of the consumers that were removed
 --          error WRONGTYPE  T:workers holds something else; nothing was written
 --
+-- A worker beats while it waits for jobs, when some servers do not note that it reads: either sign of life keeps it. A
+-- worker that died before its first job left a beat and no consumer; such beats go too, if no group knows the name.
+--
 -- Atomic because XGROUP DELCONSUMER throws away what the consumer has pending: between the look and the removal it must
 -- not read. A live consumer that is removed is made again by its next delivery. Redis >= 6.2.
--- Uses: types
+-- Uses: groups, records, types
 
 local stream = KEYS[1]
 local workers = KEYS[2]
 local group = ARGV[1]
 local min_idle = tonumber(ARGV[2])
 local most = tonumber(ARGV[3])
+local now = server_ms()
+
+local function is_silent(beat)
+  local at = beat and tonumber(string.match(beat, '^(%d+) '))
+  return not at or now - at >= min_idle
+end
+
+-- The group's consumers, one table each; none where there is no such group.
+local function consumers_of(name)
+  local rows = redis.pcall('XINFO', 'CONSUMERS', stream, name)
+  local consumers = {}
+  if rows.err then
+    local words = string.lower(rows.err)
+    if string.find(words, 'nogroup', 1, true) or string.find(words, 'no such key', 1, true) then return consumers end
+    return nil, rows
+  end
+  for _, row in ipairs(rows) do
+    local consumer = {}
+    for i = 1, #row, 2 do consumer[row[i]] = row[i + 1] end
+    consumers[#consumers + 1] = consumer
+  end
+  return consumers
+end
+
+-- Beats of silent workers that no group has as a consumer. The names are asked for only if there are such beats.
+local function forget_beats()
+  local beats, silent = redis.call('HSCAN', workers, 0, 'COUNT', ARGV[4])[2], {}
+  for i = 1, #beats, 2 do
+    if is_silent(beats[i + 1]) then silent[#silent + 1] = beats[i] end
+  end
+  if #silent == 0 then return end
+  local known = {}
+  for _, row in ipairs(group_rows(stream)) do
+    for _, consumer in ipairs(consumers_of(row.name) or {}) do known[consumer.name] = true end
+  end
+  for _, name in ipairs(silent) do
+    if not known[name] then redis.call('HDEL', workers, name) end
+  end
+end
 
 local wrong = check_hash(workers)
 if wrong then return wrong end
-local rows = redis.pcall('XINFO', 'CONSUMERS', stream, group)
-if rows.err then
-  local words = string.lower(rows.err)
-  if string.find(words, 'nogroup', 1, true) or string.find(words, 'no such key', 1, true) then return {} end
-  return rows
-end
+local consumers, refused = consumers_of(group)
+if refused then return refused end
 local names = {}
-for _, row in ipairs(rows) do
+for _, consumer in ipairs(consumers) do
   if #names >= most then break end
-  local consumer = {}
-  for i = 1, #row, 2 do consumer[row[i]] = row[i + 1] end
-  if consumer.pending == 0 and consumer.idle >= min_idle then
+  local is_old = consumer.pending == 0 and consumer.idle >= min_idle
+  if is_old and is_silent(redis.call('HGET', workers, consumer.name)) then
     redis.call('HDEL', workers, consumer.name) -- first: what is written after it is not refused for lack of memory
     redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer.name)
     names[#names + 1] = consumer.name
   end
 end
+forget_beats()
 return names

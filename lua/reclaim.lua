@@ -11,8 +11,11 @@
 -- ARGV[6]  most bytes of bodies to take (the first is taken whatever its size)
 -- ARGV[7]  deliveries that are spent: entries with this count are claimed to be dead-lettered, without body
 -- ARGV[8]  1 to raise the delivery count now (claiming is the start), 0 to leave it
--- ARGV[9]  number of crash delays n
--- ARGV[10..]  n extra idle times in ms, for counts 2, 3, ...; the last one holds for higher counts; then entry IDs to
+-- ARGV[9]  least count: entries with a smaller one are passed over
+-- ARGV[10] most entries with a single start left to take; more of them are passed over
+-- ARGV[11] extra idle time in ms of those with a single start left, beside their crash delay
+-- ARGV[12] number of crash delays n
+-- ARGV[13..]  n extra idle times in ms, for counts 1, 2, ...; the last one holds for higher counts; then entry IDs to
 --             leave out
 --
 -- Returns  { cursor, claimed, spent, missing, stuck }
@@ -22,6 +25,9 @@
 --                   another group handles: it is passed over unseen, so it killed nobody
 --          missing  entry IDs whose body was gone: tombstone written, acknowledged
 --          stuck    entry IDs whose body is gone, but the tombstone could not be written: left as they were
+--
+-- An entry has a single start left if it was started before and one more makes it spent. What is passed over stays as it
+-- was, and the cursor goes on behind it. Spent entries are never passed over, and wait for min idle time only.
 --
 -- Atomic because listing, claiming and tombstones as separate requests lose tombstones and return counts that are no
 -- longer true. XAUTOCLAIM alone starts at the head for ever, looks at 10 x COUNT entries only, and drops entries without
@@ -40,10 +46,13 @@ local look = tonumber(ARGV[5])
 local bytes = tonumber(ARGV[6])
 local spent_at = tonumber(ARGV[7])
 local raise = ARGV[8] == '1'
+local least = tonumber(ARGV[9])
+local most_last = tonumber(ARGV[10])
+local patience = tonumber(ARGV[11])
 local delays = {}
-for i = 1, tonumber(ARGV[9]) do delays[i] = tonumber(ARGV[9 + i]) end
+for i = 1, tonumber(ARGV[12]) do delays[i] = tonumber(ARGV[12 + i]) end
 local held = {}
-for i = 10 + #delays, #ARGV do held[ARGV[i]] = true end
+for i = 13 + #delays, #ARGV do held[ARGV[i]] = true end
 
 local PAGE = 100
 local field = 'cursor:reclaim:' .. group
@@ -51,11 +60,19 @@ local now = server_ms()
 local dead_kind = redis.call('TYPE', dead).ok
 local may_bury = dead_kind == 'stream' or dead_kind == 'none'
 local claimed, spent, missing, stuck = {}, {}, {}, {}
-local taken, size = 0, 0
+local taken, lasts, size = 0, 0, 0
+
+local function is_last(count) return count > 0 and count == spent_at - 1 end
+
+local function is_wanted(count)
+  if count >= spent_at then return true end
+  return count >= least and not (is_last(count) and lasts >= most_last)
+end
 
 local function due(count)
-  if count < 2 or count >= spent_at or #delays == 0 then return min_idle end
-  return min_idle + delays[math.min(count - 1, #delays)]
+  if count >= spent_at then return min_idle end
+  local crash_delay = delays[math.min(count, #delays)] or 0
+  return min_idle + crash_delay + (is_last(count) and patience or 0)
 end
 
 local function take(id, count, entry)
@@ -97,7 +114,7 @@ local function walk(first, last)
       local id, owner, idle, count = row[1], row[2], row[3], row[4]
       if taken >= want then return id end
       look = look - 1
-      if idle >= due(count) and not held[id] then
+      if is_wanted(count) and idle >= due(count) and not held[id] then
         local entry = first_entry(stream, id, id)
         if not entry then
           bury(id, count, owner)
@@ -105,6 +122,7 @@ local function walk(first, last)
           return id
         else
           taken = taken + 1
+          if is_last(count) then lasts = lasts + 1 end
         end
       end
       start = '(' .. id

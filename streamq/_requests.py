@@ -77,6 +77,12 @@ def texts(reply: Reply) -> list[str]:
     return [text(item) for item in reply]
 
 
+def entry_order(entry_id: str) -> tuple[int, int]:
+    """Sort key: entry IDs are two numbers, not text."""
+    ms, _, seq = entry_id.partition("-")
+    return int(ms), int(seq)
+
+
 def scan(cursor: str, *options: Arg) -> Command[tuple[str, list[str]]]:
     """SCAN from a cursor (0 is the first): the next one, 0 at the end, and keys. It names none: it goes through all."""
 

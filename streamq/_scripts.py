@@ -311,10 +311,13 @@ def reclaim(
     look: int,
     max_bytes: int,
     raise_count: bool,
+    least_count: int,
+    most_last: int,
+    last_patience_ms: int,
     delays_ms: Sequence[int],
     exclude: Iterable[str],
 ) -> Script[Page]:
-    """``reclaim.lua``: one page."""
+    """``reclaim.lua``: one page. `delays_ms` are for counts 1, 2, and so on."""
 
     def decode(reply: Reply) -> Page:
         cursor, claimed, spent, missing, stuck = reply
@@ -331,7 +334,7 @@ def reclaim(
         (keys.stream, keys.dead, keys.meta),
         (
             options.group, consumer, min_idle_ms, count, look, max_bytes, options.max_deliveries,
-            int(raise_count), len(delays_ms), *delays_ms, *exclude,
+            int(raise_count), least_count, most_last, last_patience_ms, len(delays_ms), *delays_ms, *exclude,
         ),
         decode,
     )  # fmt: skip

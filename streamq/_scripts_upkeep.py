@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from streamq._requests import Arg, Reply, Script, text, texts
 from streamq.keys import Keys
@@ -18,24 +19,46 @@ def pause(keys: Keys, *, paused: bool) -> Script[bool]:
     return Script("pause", (keys.meta, keys.wake), (int(paused),), bool)
 
 
+class Role(StrEnum):
+    """Work that one worker does for all, once in its period."""
+
+    RECLAIM = "reclaim"
+    SWEEP = "sweep"
+    TRIM = "trim"
+    PRUNE = "prune"
+    WATCH = "watch"
+
+    def token(self, group: str) -> str:
+        """Name of its token: one a group where the work is the group's, else one a stream."""
+        return f"{self}:{group}" if self in {Role.RECLAIM, Role.PRUNE} else str(self)
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """What is to be done now."""
 
     paused: bool
-    roles: tuple[str, ...]
+    roles: tuple[Role, ...]
     """Roles whose token was taken."""
 
 
-def tick(keys: Keys, *, consumer: str, periods_ms: Mapping[str, int]) -> Script[Tick]:
-    """``tick.lua``: try for the tokens of these roles."""
-    roles = tuple(periods_ms)
+def tick(
+    keys: Keys, options: StreamOptions, *, consumer: str, beat: bytes | None, periods_ms: Mapping[Role, int]
+) -> Script[Tick]:
+    """``tick.lua``: try for the tokens of these roles, and leave a sign of life."""
+    others = [role for role in periods_ms if role is not Role.RECLAIM]
+    roles = (Role.RECLAIM, *others)
 
     def decode(reply: Reply) -> Tick:
         paused, *taken = reply
         return Tick(paused == 1, tuple(role for role, mine in zip(roles, taken, strict=True) if mine))
 
-    return Script("tick", (keys.meta, *map(keys.tick, roles)), (consumer, *periods_ms.values()), decode)
+    return Script(
+        "tick",
+        (keys.stream, keys.meta, keys.workers, *(keys.tick(role.token(options.group)) for role in roles)),
+        (options.group, consumer, beat or b"", *(periods_ms.get(role, 0) for role in roles)),
+        decode,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +82,9 @@ def trim(keys: Keys, options: StreamOptions, *, look: int, cursor: str, stop: st
     return Script("trim", (keys.stream, keys.dead, keys.meta), (keep_ms, keep_last, look, cursor, stop), decode)
 
 
-def prune(keys: Keys, options: StreamOptions, *, min_idle_ms: int, count: int) -> Script[list[str]]:
+def prune(keys: Keys, options: StreamOptions, *, min_idle_ms: int, count: int, look: int) -> Script[list[str]]:
     """``prune.lua``: names of the consumers that were removed."""
-    return Script("prune", (keys.stream, keys.workers), (options.group, min_idle_ms, count), texts)
+    return Script("prune", (keys.stream, keys.workers), (options.group, min_idle_ms, count, look), texts)
 
 
 @dataclass(frozen=True, slots=True)

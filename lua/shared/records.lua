@@ -5,7 +5,7 @@
 -- unlinked by the next script that looks, a worker's maintenance (sweep.lua) at the latest: its memory is then freed in the
 -- background. PEXPIREAT is only for streams that nobody uses any more. With default settings Redis stands still when it
 -- expires a large hash, so it lies far enough behind for somebody to come first: the time a record is kept, and 10 s more,
--- since workers look every 2 s, however short a turn is.
+-- since workers look four times a turn, but at most every 2 s and at least every 60 s.
 
 local EXPIRE_AFTER_MS = 10000
 

@@ -120,12 +120,16 @@ def reclaim(
     min_idle_ms: int | None,
     raise_count: bool,
     exclude: Iterable[str] = (),
+    least_count: int = 0,
+    most_last: int | None = None,
+    last_patience_ms: int = 0,
     look_for_pause: bool = False,
 ) -> Plan[Reclaimed[T]]:
     """Take over jobs whose lease ran out, and dead-letter those whose deliveries are spent.
 
     One request, and one per ten dead letters. An error after the first request carries what was done as ``partial``:
-    counts were raised, so somebody must get those jobs.
+    counts were raised, so somebody must get those jobs. Which are passed over, see `reclaim.page`; they do not make the
+    answer's ``more`` true.
     """
     if look_for_pause and (yield from pause.is_paused(spec)):
         return Reclaimed([], {}, [], [])
@@ -139,6 +143,9 @@ def reclaim(
             raise_count=raise_count,
             crash_delays=min_idle_ms is None,
             exclude=exclude,
+            least_count=least_count,
+            most_last=most_last,
+            last_patience_ms=last_patience_ms,
         ),
     )
     for entry_id in page.missing:

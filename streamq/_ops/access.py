@@ -23,7 +23,7 @@ OPERATOR: Final = (*PRODUCER, "XDEL", "HEXISTS", "HINCRBY")
 
 READER: Final = (
     *OPERATOR, "XACK", "XCLAIM", "XAUTOCLAIM", "XTRIM", "XREVRANGE", "XREAD",
-    "HGETALL", "ZCARD", "XINFO CONSUMERS", "XGROUP DELCONSUMER", "SET",
+    "HGETALL", "HSCAN", "ZCARD", "XINFO CONSUMERS", "XGROUP DELCONSUMER", "SET",
 )  # fmt: skip
 """Of who reads and settles, maintenance included."""
 

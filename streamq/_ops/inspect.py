@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeVar
 
-from streamq._requests import Command, Pipeline, Plan, ask, ask_each, text
+from streamq._requests import Command, Pipeline, Plan, ask, ask_each, entry_order, text
 from streamq._spec import Spec
 from streamq.errors import ServerError
 from streamq.messages import GroupSnapshot, Snapshot
@@ -81,23 +81,27 @@ def _unheard(spec: Spec[T], row: dict[str, Any]) -> Plan[bool]:
 
 
 def abandoned(spec: Spec[T]) -> Plan[list[str]]:
-    """Names of the groups that nobody reads: each pins the entries that it has not read. One request, and two a group."""
+    """Names of the groups that nobody reads: each pins the entries that it has not read.
+
+    One write of three requests, and one request for each group that has entries to read.
+    """
     stream, meta = spec.keys.stream, spec.keys.meta
     answers: list[Any] = yield from ask_each(
         Pipeline(
             (
                 Command(("XINFO", "GROUPS", stream), (stream,), _rows),
                 Command(("HEXISTS", meta, "paused"), (meta,), bool),
+                Command(("XREVRANGE", stream, "+", "-", "COUNT", 1), (stream,), _page),
             )
         )
     )
-    groups, paused = answers
-    if paused is not False or isinstance(groups, Exception):
-        return []  # nobody is to read it, or it is not there
+    groups, paused, last = answers
+    if paused is not False or isinstance(groups, Exception) or isinstance(last, Exception) or not last.ids:
+        return []  # nobody is to read it, it is not there, or there is nothing to read
     found = []
     for row in groups:
-        unread = yield from _behind(spec, text(row["last-delivered-id"]), 1)
-        if unread.ids and (yield from _unheard(spec, row)):
+        is_behind = entry_order(text(row["last-delivered-id"])) < entry_order(last.ids[0])
+        if is_behind and (yield from _unheard(spec, row)):
             found.append(text(row["name"]))
     return found
 

@@ -51,7 +51,13 @@ def extend_many(spec: Spec[T], jobs: Sequence[Job[T]]) -> Plan[int]:
     return count
 
 
-def start(spec: Spec[T], consumer: str, target: Held) -> Plan[bool]:
-    """Count the start of a reclaimed delivery: True if its handler may begin. `target` names the count it shall have."""
-    [fence] = yield from ask(_scripts.start(spec.keys, spec.options, consumer=consumer, targets=[target]))
-    return fence is Fence.MINE
+def start(spec: Spec[T], consumer: str, targets: Sequence[Held]) -> Plan[list[Fence]]:
+    """Count the starts of reclaimed deliveries; per delivery `Fence.MINE` if its handler may begin.
+
+    `targets` name the count that each shall have, so sending them again counts once. One request per 500; atomic each.
+    """
+    found: list[Fence] = []
+    for at in range(0, len(targets), MAX_BATCH):
+        part = targets[at : at + MAX_BATCH]
+        found += yield from ask(_scripts.start(spec.keys, spec.options, consumer=consumer, targets=part))
+    return found

@@ -31,6 +31,9 @@ def page(
     raise_count: bool,
     crash_delays: bool,
     exclude: Iterable[str] = (),
+    least_count: int = 0,
+    most_last: int | None = None,
+    last_patience_ms: int = 0,
 ) -> Plan[Page]:
     """Claim up to `count` entries idle for `min_idle_ms`, from where the last page ended. One request; atomic.
 
@@ -42,10 +45,14 @@ def page(
         raise_count: Whether claiming is the start.
         crash_delays: Whether entries that crashed before wait longer, by `StreamOptions.crash_backoff`.
         exclude: Entry IDs to leave out: what this process runs itself.
+        least_count: Entries with a smaller delivery count are passed over. Spent ones never are.
+        most_last: Most entries with a single start left; others of them are passed over. None is no limit.
+        last_patience_ms: How much longer entries with a single start left wait: so long others have the first choice.
     """
     crash = spec.options.crash_backoff
-    spent_after = min(spec.options.max_deliveries, _DELAYS + 2)
-    delays = [crash.delay_ms(crashes) for crashes in range(1, spent_after - 1)] if crash_delays else []
+    crashes = range(1, min(spec.options.max_deliveries - 1, _DELAYS))
+    # None after the first crash: it was a deploy or a power cut more likely than the job.
+    delays = [0, *map(crash.delay_ms, crashes)] if crash_delays else []
     script = _scripts.reclaim(
         spec.keys,
         spec.options,
@@ -55,6 +62,9 @@ def page(
         look=LOOK,
         max_bytes=MAX_BYTES,
         raise_count=raise_count,
+        least_count=least_count,
+        most_last=count if most_last is None else most_last,
+        last_patience_ms=last_patience_ms,
         delays_ms=delays,
         exclude=exclude,
     )

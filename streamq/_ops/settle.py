@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from streamq import _scripts
 from streamq._codec import encode_result, errors_with
-from streamq._requests import Pipeline, Plan, ask, ask_each
+from streamq._requests import Pipeline, Plan, ask, ask_each, entry_order
 from streamq._scripts import MAX_BATCH, UNCLAIMED, Fence, Held, Settled
 from streamq._spec import Spec
 from streamq.errors import EffectError, LeaseLostError
@@ -35,7 +35,7 @@ def _ascending(items: Sequence[Settled]) -> Sequence[Settled]:
         entry_id = item.entry_id
         # Like this if both times have 13 digits, until 2286. With others the script finds each by itself: slow, not wrong.
         if not (before < entry_id if len(before) == len(entry_id) else _follows(before, entry_id)):
-            return sorted({i.entry_id: i for i in items}.values(), key=lambda i: _entry_order(i.entry_id))
+            return sorted({i.entry_id: i for i in items}.values(), key=lambda i: entry_order(i.entry_id))
         before = entry_id
     return items
 
@@ -43,12 +43,6 @@ def _ascending(items: Sequence[Settled]) -> Sequence[Settled]:
 def _follows(before: str, entry_id: str) -> bool:
     """Whether `entry_id` comes behind `before`, which is of another length. Strict, so that none can come twice."""
     return (before[:13], len(before)) < (entry_id[:13], len(entry_id))
-
-
-def _entry_order(entry_id: str) -> tuple[int, int]:
-    """Sort key: entry IDs are two numbers, not text."""
-    ms, _, seq = entry_id.partition("-")
-    return int(ms), int(seq)
 
 
 def ack(spec: Spec[T], consumer: str, items: Sequence[Settled]) -> Plan[dict[str, Fence]]:
@@ -151,7 +145,7 @@ def retry(spec: Spec[T], job: Job[T], error: str) -> Plan[Fence]:
 
 
 def release(spec: Spec[T], jobs: Sequence[Job[T]], *, charged: bool = True, wait_ms: int = 0) -> Plan[list[Fence]]:
-    """Give deliveries back unrun; they can be reclaimed after `wait_ms`. One request; atomic each.
+    """Give deliveries back unrun; they can be reclaimed after `wait_ms`. One request per 500; atomic each.
 
     Args:
         spec: The stream.
@@ -159,20 +153,20 @@ def release(spec: Spec[T], jobs: Sequence[Job[T]], *, charged: bool = True, wait
         charged: Whether this delivery raised the count (a read, or a start), so that one is taken back.
         wait_ms: Time until others may take them.
     """
-    if not jobs:
-        return []
-    items = [settled(job) for job in jobs]
+    idle_ms = max(spec.options.lease_ms - wait_ms, 0)
     batch = [
         (
             Held(item.entry_id, item.count),
             max(item.count - charged, 0),
-            max(spec.options.lease_ms - wait_ms, 0),
+            idle_ms,
             item.job_id if item.kind is JobIdKind.CHOSEN else "",
         )
-        for item in items
+        for item in map(settled, jobs)
     ]
-    consumer = jobs[0]._consumer  # noqa: SLF001
-    found = yield from ask(_scripts.release(spec.keys, spec.options, consumer=consumer, batch=batch))
-    for job in jobs:
-        job.lease_lost = True  # whoever reclaims it gets a job of its own; this one is over
+    found: list[Fence] = []
+    for at in range(0, len(jobs), MAX_BATCH):
+        consumer, part = jobs[0]._consumer, batch[at : at + MAX_BATCH]  # noqa: SLF001
+        found += yield from ask(_scripts.release(spec.keys, spec.options, consumer=consumer, batch=part))
+        for job in jobs[at : at + MAX_BATCH]:
+            job.lease_lost = True  # whoever reclaims it gets a job of its own; this one is over
     return found

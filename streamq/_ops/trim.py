@@ -16,6 +16,9 @@ LOOK = 1_000
 PRUNED = 100
 """Most consumers that one request removes."""
 
+BEATS = 1_000
+"""Workers that one request looks at, about: their beats, to find those of dead ones."""
+
 
 def trim(spec: Spec[T]) -> Plan[int]:
     """Remove all finished entries that the stream's settings let go; how many. One atomic request per 1,000 looked at."""
@@ -36,10 +39,14 @@ def trim_some(spec: Spec[T]) -> Plan[int]:
 
 
 def prune_consumers(spec: Spec[T], *, min_idle_ms: int) -> Plan[list[str]]:
-    """Remove the group's consumers that hold nothing and were not heard of; their names. One request per 100; each atomic."""
+    """Remove the group's consumers that hold nothing and were not heard of; their names. One request per 100; each atomic.
+
+    What workers said of themselves goes with them, and so does what silent ones left that are no group's consumers.
+    """
     names: list[str] = []
     while True:
-        page = yield from ask(_scripts_upkeep.prune(spec.keys, spec.options, min_idle_ms=min_idle_ms, count=PRUNED))
+        script = _scripts_upkeep.prune(spec.keys, spec.options, min_idle_ms=min_idle_ms, count=PRUNED, look=BEATS)
+        page = yield from ask(script)
         names += page
         if len(page) < PRUNED:
             return names

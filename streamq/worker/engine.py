@@ -25,6 +25,7 @@ from streamq._flows import intake, opening
 from streamq._ops import lease, settle
 from streamq._ops import read as reading
 from streamq._scripts import Fence, Held
+from streamq._scripts_upkeep import Role
 from streamq.backoff import to_ms
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
 from streamq.messages import Job
@@ -260,11 +261,11 @@ class Worker(Generic[T]):
         tick = maintenance.tick_ms(self._spec.options.lease_ms) / 1000
         self._next_tick = self._now() + tick * random.uniform(0.75, 1.25)  # noqa: S311  # fleets must not march in step
         holds = bool(self._recovered or self._released or self._suspects)
-        found = await self._driver.run(maintenance.tick(self._spec, self.consumer, may_reclaim=not holds))
+        found = await self._driver.run(maintenance.tick(self._spec, self.consumer, may_reclaim=not holds, beat=None))
         if found.paused is not self._paused:
             self._paused = found.paused
             _log.info("stream %s is %s", self._spec.keys.name, "paused" if found.paused else "resumed")
-        if not self._paused and any(role.startswith(maintenance.RECLAIM) for role in found.roles):
+        if not self._paused and Role.RECLAIM in found.roles:
             await self._reclaim(free)
         try:
             await self._driver.run(maintenance.upkeep(self._spec, found.roles))
@@ -315,13 +316,13 @@ class Worker(Generic[T]):
         self._starting.add(job.entry_id)
         target = Held(job.entry_id, job.deliveries + 1)
         try:
-            mine = await self._driver.run(lease.start(self._spec, self.consumer, target))
+            [fence] = await self._driver.run(lease.start(self._spec, self.consumer, [target]))
         except StreamqError:
             # It may have counted. It names its target, so it is simply asked again.
             (self._suspects if job.deliveries else self._released).appendleft(job)
             raise
         self._starting.discard(job.entry_id)
-        if not mine:
+        if fence is not Fence.MINE:
             self._held.pop(job.entry_id, None)
             return None
         job.deliveries += 1

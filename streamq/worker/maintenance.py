@@ -10,7 +10,7 @@ from streamq import _scripts_upkeep
 from streamq._flows import intake
 from streamq._ops import identity, inspect, trim
 from streamq._requests import Plan, ask
-from streamq._scripts_upkeep import Tick
+from streamq._scripts_upkeep import Role, Tick
 from streamq._spec import Spec
 from streamq.messages import Reclaimed
 
@@ -20,18 +20,18 @@ LONGEST_TICK_MS = 1_500
 """A paused stream must start nothing 2 s later, and ticks are jittered by a quarter. So a dead worker's jobs wait little
 longer than their lease, too, however long that is."""
 
-SWEEP_MS = 2_000
-TRIM_MS = 5_000
+# Roles' periods. An idle fleet sends some ten requests a minute for them, however many workers it has.
+SHORTEST_SWEEP_MS = 2_000
+LONGEST_SWEEP_MS = 60_000
+TRIM_MS = 10_000
 PRUNE_MS = 60_000
-WATCH_MS = 60_000
+WATCH_MS = 120_000
 
 TRIM_PASSES = 10
 """Most passes of one tick: some 20 ms of the server's time."""
 
-PRUNE_IDLE_MS = 3_600_000
-"""A consumer that holds nothing goes when it was not heard of for an hour: long enough to see in `inspect` who died."""
-
-RECLAIM, SWEEP, TRIM, PRUNE, WATCH = "reclaim", "sweep", "trim", "prune", "watch"
+PRUNE_IDLE_MS = 600_000
+"""A consumer that holds nothing goes when it was not heard of for ten minutes: long enough to see in `inspect` who died."""
 
 _log = logging.getLogger("streamq.worker")
 
@@ -41,40 +41,78 @@ def tick_ms(lease_ms: int) -> int:
     return max(min(lease_ms // 4, LONGEST_TICK_MS), 10)
 
 
-def tick(spec: Spec[T], consumer: str, *, may_reclaim: bool) -> Plan[Tick]:
-    """Ask what is to be done: whether the stream is paused, and which roles are this worker's now. One request; atomic."""
-    group = spec.options.group
-    periods = {SWEEP: SWEEP_MS, TRIM: TRIM_MS, f"{PRUNE}:{group}": PRUNE_MS, f"{WATCH}:{group}": WATCH_MS}
+def sweep_ms(slice_ms: int) -> int:
+    """Time between two looks for job IDs that are due: a quarter of the time that a slice of them is written."""
+    return min(max(slice_ms // 4, SHORTEST_SWEEP_MS), LONGEST_SWEEP_MS)
+
+
+def tick(spec: Spec[T], consumer: str, *, may_reclaim: bool, beat: bytes | None) -> Plan[Tick]:
+    """Ask what is to be done: whether the stream is paused, and which roles are this worker's now. One request; atomic.
+
+    Reclaiming is nobody's while the group has nothing pending.
+
+    Args:
+        spec: The stream.
+        consumer: Who asks.
+        may_reclaim: Whether it would reclaim.
+        beat: JSON that says who it is, to be kept in ``T:workers`` with the server's time; None writes nothing.
+    """
+    options = spec.options
+    periods = {
+        Role.SWEEP: sweep_ms(options.slice_ms),
+        Role.TRIM: TRIM_MS,
+        Role.PRUNE: PRUNE_MS,
+        Role.WATCH: WATCH_MS,
+    }
     if may_reclaim:
-        periods[f"{RECLAIM}:{group}"] = tick_ms(spec.options.lease_ms)
-    return (yield from ask(_scripts_upkeep.tick(spec.keys, consumer=consumer, periods_ms=periods)))
+        periods[Role.RECLAIM] = tick_ms(options.lease_ms)
+    return (yield from ask(_scripts_upkeep.tick(spec.keys, options, consumer=consumer, beat=beat, periods_ms=periods)))
 
 
-def reclaim(spec: Spec[T], consumer: str, *, count: int, exclude: Iterable[str]) -> Plan[Reclaimed[T]]:
-    """Take over a page of jobs, uncharged: the worker counts their starts itself."""
+def reclaim(
+    spec: Spec[T],
+    consumer: str,
+    *,
+    count: int,
+    exclude: Iterable[str],
+    least_count: int = 0,
+    most_last: int | None = None,
+    last_patience_ms: int = 0,
+) -> Plan[Reclaimed[T]]:
+    """Take over a page of jobs, uncharged: the worker counts their starts itself. See `streamq._ops.reclaim.page`."""
     return (
-        yield from intake.reclaim(spec, consumer, count=count, min_idle_ms=None, raise_count=False, exclude=exclude)
+        yield from intake.reclaim(
+            spec,
+            consumer,
+            count=count,
+            min_idle_ms=None,
+            raise_count=False,
+            exclude=exclude,
+            least_count=least_count,
+            most_last=most_last,
+            last_patience_ms=last_patience_ms,
+        )
     )
 
 
-def upkeep(spec: Spec[T], roles: Iterable[str]) -> Plan[None]:
+def upkeep(spec: Spec[T], roles: Iterable[Role]) -> Plan[None]:
     """Do the work of the roles beside reclaiming: forget IDs, trim, prune consumers, name the groups that nobody reads."""
     for role in roles:
-        match role.partition(":")[0]:
-            case "sweep":
+        match role:
+            case Role.SWEEP:
                 yield from identity.sweep(spec)
-            case "trim":
+            case Role.TRIM:
                 for _ in range(TRIM_PASSES):
                     if not (yield from trim.trim_some(spec)):
                         break
-            case "prune":
+            case Role.PRUNE:
                 yield from trim.prune_consumers(spec, min_idle_ms=PRUNE_IDLE_MS)
-            case "watch":
+            case Role.WATCH:
                 for name in (yield from inspect.abandoned(spec)):
                     _log.warning(
                         "group %s of stream %s has entries to read, but nobody reads it: they stay in the stream until "
                         "somebody does, or the group is dropped",
                         *(name, spec.keys.name),
                     )
-            case _:
+            case Role.RECLAIM:
                 pass  # the worker's own

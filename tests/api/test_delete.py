@@ -33,12 +33,11 @@ def finished(s, raw, *, data=3):
     s.once("o", Effects().incrby("once"))
     s.pause()
     s.resume()
-    raw.hset(keys.workers, "w", "{}")
-    s.run(maintenance.tick(s._spec, "w", may_reclaim=True))
+    s.run(maintenance.tick(s._spec, "w", may_reclaim=True, beat=b"{}"))
     found = keys_of(raw, s)
     for key in found:
         raw.persist(key)  # a token that goes by itself would change the number
-    assert found >= {keys.stream, keys.meta, keys.wake, keys.workers, keys.tick("reclaim:workers"), keys.data("once")}
+    assert found >= {keys.stream, keys.meta, keys.wake, keys.workers, keys.tick("prune:workers"), keys.data("once")}
     return len(found)
 
 

@@ -459,7 +459,7 @@ def test_all_that_may_grow_without_a_job_has_a_time_to_live(make_stream, raw):
     s.reject(jobs[3], "no")
     s.release(jobs[4])
     s.once("x", Effects().incrby("n"))
-    s.run(maintenance.tick(s._spec, "w", may_reclaim=True))
+    s.run(maintenance.tick(s._spec, "w", may_reclaim=True, beat=b"{}"))
     may_stay = {keys.stream, keys.scheduled, keys.jobs, keys.dead, keys.meta, keys.workers, keys.wake, keys.data("n")}
     found = {key.decode() for key in raw.scan_iter(match=f"{keys.prefix}:*", count=1000)}
     assert len(found & {*keys.ids, *keys.done}) >= 2

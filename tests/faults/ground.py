@@ -15,6 +15,7 @@ from faults.explorer import Violation
 from faults.view import Asked, GroupView, Look, Row, Server, View, view_of
 
 from streamq._requests import Command, Pipeline, Reply, Request, Script, Transaction
+from streamq._scripts_upkeep import Role
 from streamq.keys import Keys
 
 SCRIPT_VERBS = {
@@ -130,7 +131,7 @@ class Ground:
     def close(self) -> None:
         keys = self._keys
         data = [keys.data(name) for name in ("receipts", "~probe")]
-        ticks = [keys.tick(role) for role in ("trim", "prune")]
+        ticks = [keys.tick(role.token(group)) for role in Role for group in self._groups]
         rest = (keys.stream, keys.dead, keys.meta, keys.workers, keys.wake, *keys.ids, *keys.done, *data, *ticks)
         self.raw(("UNLINK", *rest))
 

@@ -15,6 +15,7 @@ from faults.explorer import Mode
 from faults.world import Scenario, World
 
 from streamq._requests import Plan
+from streamq._scripts_upkeep import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ ACTS: tuple[Act, ...] = (
     act("delete", lambda w, me: w.deleting()),
     act("prune", lambda w, me: w.pruning(), "idle"),
     act("pause", lambda w, me: w.pausing()),
-    act("tick", lambda w, me: w.ticking(me, "trim", "prune")),
+    act("tick", lambda w, me: w.ticking(me, *Role)),
     act("once", lambda w, me: w.applying_once("o")),
     act("result", lambda w, me: w.asking("x")),
     act("sweep", lambda w, me: w.sweeping()),

@@ -7,6 +7,7 @@ from faults.scenarios import GROUPS, NOT_AGAIN, alone, chosen_added, held, nothi
 from faults.world import Scenario, World
 
 from streamq._requests import Plan
+from streamq._scripts_upkeep import Role
 
 CRASH = (Mode.CRASH,)
 KEEP = {"retention": "keep"}
@@ -347,7 +348,7 @@ MEETINGS: tuple[Scenario, ...] = (
     Scenario(
         name="tick | tick | tick",
         seed=nothing,
-        plans={name: lambda w, me=name: w.ticking(me, "trim", "prune") for name in "ABC"},
+        plans={name: lambda w, me=name: w.ticking(me, Role.TRIM, Role.PRUNE) for name in "ABC"},
         rows=("C90",),
     ),
     Scenario(
@@ -412,7 +413,7 @@ ALONE: tuple[Scenario, ...] = (
     alone("prune", idle_consumers, World.pruning, "F15", "C26", "C74"),
     alone("pause", idle_consumers, World.pausing),
     alone("resume", paused, World.resuming),
-    alone("tick", nothing, lambda w: w.ticking("A", "trim", "prune"), modes=NOT_AGAIN),
+    alone("tick", nothing, lambda w: w.ticking("A", Role.TRIM, Role.PRUNE), modes=NOT_AGAIN),
     alone("delete", one_held, lambda w: w.deleting()),
     alone("delete if empty", nothing, lambda w: w.deleting(force=False)),
     alone("delete, refused", one_held, lambda w: w.deleting(force=False)),

@@ -16,7 +16,7 @@ from streamq._flows import intake, outcome
 from streamq._ops import enqueue, groups, identity, lease, letters, pause, remove, settle, trim
 from streamq._requests import Plan, ask
 from streamq._scripts import Fence, Held
-from streamq._scripts_upkeep import tick
+from streamq._scripts_upkeep import Role, tick
 from streamq._spec import Spec
 from streamq.backoff import Backoff
 from streamq.effects import Effects
@@ -369,7 +369,8 @@ class World(Ground):
             self._hand_out(job, group, started=False)
         for job in jobs:
             target = Held(job.entry_id, job.deliveries + 1)
-            if not (yield from lease.start(self.spec(group), job._consumer, target)):
+            [fence] = yield from lease.start(self.spec(group), job._consumer, [target])
+            if fence is not Fence.MINE:
                 continue
             job.deliveries += 1
             self._hand_out(job, group, started=True)
@@ -623,9 +624,10 @@ class World(Ground):
         """Forgets what is due, and nothing else."""
         yield from identity.sweep(self.spec())
 
-    def ticking(self, consumer: str, *roles: str) -> Plan[None]:
+    def ticking(self, consumer: str, *roles: Role) -> Plan[None]:
         """A token is given to one only."""
-        found = yield from ask(tick(self._keys, consumer=consumer, periods_ms=dict.fromkeys(roles, 60_000)))
+        periods = dict.fromkeys(roles, 60_000)
+        found = yield from ask(tick(self._keys, self.spec().options, consumer=consumer, beat=b"{}", periods_ms=periods))
         for role in found.roles:
             if self._taken.setdefault(role, self._actor) != self._actor:
                 raise Violation(f"{self._taken[role]} and {self._actor} both have the tick of {role}")

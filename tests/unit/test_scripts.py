@@ -12,7 +12,8 @@ import pytest
 from streamq import Backoff, Effects, QueueFullError, StreamOptions, _scripts, _scripts_upkeep
 from streamq._drivers import exchange
 from streamq._ops import access, identity, lease, trim
-from streamq._scripts import Held, NewJob, Settled, Source
+from streamq._scripts import Fence, Held, NewJob, Settled, Source
+from streamq._scripts_upkeep import Role
 from streamq.keys import Keys
 from streamq.messages import JobIdKind
 from streamq.worker import maintenance
@@ -65,7 +66,7 @@ def calls():
         "once": _scripts.once(keys, options, once_id="id", effects=effects),
         "pass_over": _scripts.pass_over(keys, options, batch=[(held, "g")], **c),
         "pause": _scripts_upkeep.pause(keys, paused=True),
-        "prune": _scripts_upkeep.prune(keys, options, min_idle_ms=1, count=2),
+        "prune": _scripts_upkeep.prune(keys, options, min_idle_ms=1, count=2, look=3),
         "purge": _scripts_upkeep.purge(keys, letter_ids=["1-0"]),
         "redrive": _scripts_upkeep.redrive(keys, options, letter_id="1-0", new_id=None, max_redrives=5),
         "result": _scripts.result(keys, options, job_id="id"),
@@ -77,6 +78,9 @@ def calls():
             look=3,
             max_bytes=4,
             raise_count=True,
+            least_count=0,
+            most_last=2,
+            last_patience_ms=7,
             delays_ms=[5, 6],
             exclude=["1-0"],
         ),
@@ -84,7 +88,7 @@ def calls():
         "renew": _scripts.renew(keys, options, batch=[held], **c),
         "retry": _scripts.retry(keys, options, item=item, enqueued_ms=1, attempt=2, errors=b"[]", **c),
         "start": _scripts.start(keys, options, targets=[held], **c),
-        "tick": _scripts_upkeep.tick(keys, periods_ms={"trim": 1, "reclaim:g": 2}, **c),
+        "tick": _scripts_upkeep.tick(keys, options, beat=b"{}", periods_ms={Role.TRIM: 1, Role.RECLAIM: 2}, **c),
         "trim": _scripts_upkeep.trim(keys, options, look=1, cursor="", stop=""),
         "sweep": _scripts.sweep(keys),
     }
@@ -248,7 +252,7 @@ def test_scripts_touch_declared_keys_only(make_stream, raw, harness, retention):
     held = [Held(job.entry_id, job.deliveries) for job in jobs[6:9]]
     s.run(lease.renew(s._spec, "w", held))
     look.age(raw, s)
-    assert s.run(lease.start(s._spec, "w", Held(jobs[6].entry_id, 2))) is True
+    assert s.run(lease.start(s._spec, "w", [Held(jobs[6].entry_id, 2)])) == [Fence.MINE]
     raw.xdel(s._spec.keys.stream, jobs[7].entry_id)
     s.reclaim("w2", min_idle=0)
     look.age(raw, s, count=3)
@@ -269,7 +273,7 @@ def test_scripts_touch_declared_keys_only(make_stream, raw, harness, retention):
     s.result("j1")
     s.pause()
     s.resume()
-    s.run(maintenance.tick(s._spec, "w", may_reclaim=True))
+    s.run(maintenance.tick(s._spec, "w", may_reclaim=True, beat=b"{}"))
     s.trim()
     s.run(trim.trim_some(s._spec))
     s.prune_consumers(0)
