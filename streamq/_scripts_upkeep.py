@@ -23,14 +23,20 @@ class Role(StrEnum):
     """Work that one worker does for all, once in its period."""
 
     RECLAIM = "reclaim"
+    RECLAIM_LAST = "reclaim-last"
     SWEEP = "sweep"
     TRIM = "trim"
     PRUNE = "prune"
     WATCH = "watch"
 
+    @property
+    def reclaims(self) -> bool:
+        """Whether it takes over jobs: all that are due, or only those with a single start left."""
+        return self in {Role.RECLAIM, Role.RECLAIM_LAST}
+
     def token(self, group: str) -> str:
         """Name of its token: one a group where the work is the group's, else one a stream."""
-        return f"{self}:{group}" if self in {Role.RECLAIM, Role.PRUNE} else str(self)
+        return f"{self}:{group}" if self.reclaims or self is Role.PRUNE else str(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +52,8 @@ def tick(
     keys: Keys, options: StreamOptions, *, consumer: str, beat: bytes | None, periods_ms: Mapping[Role, int]
 ) -> Script[Tick]:
     """``tick.lua``: try for the tokens of these roles, and leave a sign of life."""
-    others = [role for role in periods_ms if role is not Role.RECLAIM]
-    roles = (Role.RECLAIM, *others)
+    first = next((role for role in periods_ms if role.reclaims), Role.RECLAIM)
+    roles = (first, *(role for role in periods_ms if not role.reclaims))
 
     def decode(reply: Reply) -> Tick:
         paused, *taken = reply

@@ -290,7 +290,7 @@ class Fetcher:
         else:
             self._post.changed()
             await self.give_back(older_than=self._now() - patience_s(self._spec))
-            if maintenance.reclaims(found):
+            if any(role.reclaims for role in found.roles):
                 await self._reclaim()
         try:
             await self._driver.run(maintenance.upkeep(self._spec, found.roles))
@@ -382,9 +382,9 @@ class Fetcher:
 
     async def release_last(self) -> None:
         """Release the one that waits to run alone, for another process."""
-        if (ticket := self._lane.start_last(self._now())) is not None:
-            self._lane.ended(ticket, passed=False)
-            await self._release([ticket])
+        if (call := self._lane.start_last()) is not None:
+            self._lane.ended(call, passed=False)
+            await self._release(call.tickets)
 
     async def _release(self, tickets: list[Ticket]) -> None:
         """Give jobs back: reclaimed ones uncharged, those that were read with their charge taken back."""

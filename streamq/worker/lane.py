@@ -63,6 +63,18 @@ class Ticket:
     since: float
 
 
+@dataclass(slots=True, eq=False)
+class Call:
+    """Jobs whose handler is called with all of them at once; mostly it is one. Takes one slot until it has ended."""
+
+    tickets: list[Ticket]
+
+    @property
+    def stream(self) -> int:
+        """Place of its stream."""
+        return self.tickets[0].stream
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """How the new jobs of one stream are started.
@@ -100,8 +112,8 @@ class Lane:
         self._patience_s = patience_s
         self._new: list[deque[Ticket]] = [deque() for _ in lines]
         self._suspects: deque[Ticket] = deque()
-        self._running: dict[Ticket, float] = {}
-        self._suspects_running: dict[Ticket, float] = {}
+        self._running: set[Call] = set()
+        self._suspects_running: dict[Call, float] = {}
         self._width = min(NARROW, slots)
         self._passed = 0
         self.turns = Turns([line.weight for line in lines])
@@ -123,10 +135,10 @@ class Lane:
                 self._new[ticket.stream].append(ticket)
         return True
 
-    def put_back(self, call: Sequence[Ticket]) -> None:
+    def put_back(self, call: Call) -> None:
         """Keep the jobs of a call that was taken out and could not be started; they are the next ones."""
-        self.ended(call[0], passed=False)
-        for ticket in reversed(call):
+        self.ended(call, passed=False)
+        for ticket in reversed(call.tickets):
             match ticket.standing:
                 case Standing.LAST:
                     self.last = ticket
@@ -153,34 +165,37 @@ class Lane:
 
     # What may start
 
-    def start(self, now: float) -> Iterator[list[Ticket]]:
-        """Take out what may start now, a call's jobs at a time. They count as running until `ended`."""
+    def start(self, now: float) -> Iterator[Call]:
+        """Take out what may start now. Each call counts as running until `ended`."""
         while not self.is_closed and len(self._running) < self.slots:
             if self._suspects and len(self._suspects_running) < self._width:
-                call = [self._suspects.popleft()]
-                self._suspects_running[call[0]] = now
+                call = Call([self._suspects.popleft()])
+                self._suspects_running[call] = now
             elif self._is_exclusive(now) or self.last is not None:
                 return
-            elif not (call := self._next_new(now)):
+            elif tickets := self._next_new(now):
+                call = Call(tickets)
+            else:
                 return
-            self._running[call[0]] = now
+            self._running.add(call)
             yield call
 
-    def start_last(self, now: float) -> Ticket | None:
+    def start_last(self) -> Call | None:
         """Take out the one that runs alone; it counts as running until `ended`."""
-        ticket, self.last = self.last, None
-        if ticket is not None:
-            self._running[ticket] = now
-        return ticket
+        if self.last is None:
+            return None
+        call, self.last = Call([self.last]), None
+        self._running.add(call)
+        return call
 
     def _next_new(self, now: float) -> list[Ticket]:
         for stream in self.turns.order():
             queue, line = self._new[stream], self._lines[stream]
             if not queue or (len(queue) < line.batch and now < queue[0].since + line.batch_wait_s):
                 continue
-            call = [queue.popleft() for _ in range(min(line.batch, len(queue)))]
-            self.turns.started(stream, len(call))
-            return call
+            tickets = [queue.popleft() for _ in range(min(line.batch, len(queue)))]
+            self.turns.started(stream, len(tickets))
+            return tickets
         return []
 
     def _is_exclusive(self, now: float) -> bool:
@@ -189,10 +204,10 @@ class Lane:
             return True
         return any(now < since + self._patience_s for since in self._suspects_running.values())
 
-    def ended(self, first: Ticket, *, passed: bool = True) -> None:
-        """The call that began with this job is over: with `passed` its handler ended without killing the process."""
-        self._running.pop(first, None)
-        if self._suspects_running.pop(first, None) is not None and passed:
+    def ended(self, call: Call, *, passed: bool = True) -> None:
+        """A call is over: with `passed` its handler ended without killing the process."""
+        self._running.discard(call)
+        if self._suspects_running.pop(call, None) is not None and passed:
             self._passed += 1
             if self._passed >= self._width:
                 self._width, self._passed = min(self._width * 2, self.slots), 0

@@ -16,9 +16,8 @@ from streamq.messages import Reclaimed
 
 T = TypeVar("T")
 
-LONGEST_TICK_MS = 1_500
-"""A paused stream must start nothing 2 s later, and ticks are jittered by a quarter. So a dead worker's jobs wait little
-longer than their lease, too, however long that is."""
+LONGEST_TICK_MS = 2_000
+"""A dead worker's jobs wait little longer than their lease, however long that is; and an idle worker asks seldom."""
 
 # Roles' periods. An idle fleet sends some ten requests a minute for them, however many workers it has.
 SHORTEST_SWEEP_MS = 2_000
@@ -46,7 +45,9 @@ def sweep_ms(slice_ms: int) -> int:
     return min(max(slice_ms // 4, SHORTEST_SWEEP_MS), LONGEST_SWEEP_MS)
 
 
-def tick(spec: Spec[T], consumer: str, *, may_reclaim: bool, beat: bytes | None) -> Plan[Tick]:
+def tick(
+    spec: Spec[T], consumer: str, *, may_reclaim: bool, is_solo: bool = False, beat: bytes | None = None
+) -> Plan[Tick]:
     """Ask what is to be done: whether the stream is paused, and which roles are this worker's now. One request; atomic.
 
     Reclaiming is nobody's while the group has nothing pending.
@@ -55,6 +56,7 @@ def tick(spec: Spec[T], consumer: str, *, may_reclaim: bool, beat: bytes | None)
         spec: The stream.
         consumer: Who asks.
         may_reclaim: Whether it would reclaim.
+        is_solo: Whether it would take only what has a single start left.
         beat: JSON that says who it is, to be kept in ``T:workers`` with the server's time; None writes nothing.
     """
     options = spec.options
@@ -65,7 +67,7 @@ def tick(spec: Spec[T], consumer: str, *, may_reclaim: bool, beat: bytes | None)
         Role.WATCH: WATCH_MS,
     }
     if may_reclaim:
-        periods[Role.RECLAIM] = tick_ms(options.lease_ms)
+        periods[Role.RECLAIM_LAST if is_solo else Role.RECLAIM] = tick_ms(options.lease_ms)
     return (yield from ask(_scripts_upkeep.tick(spec.keys, options, consumer=consumer, beat=beat, periods_ms=periods)))
 
 
@@ -75,11 +77,13 @@ def reclaim(
     *,
     count: int,
     exclude: Iterable[str],
-    least_count: int = 0,
-    most_last: int | None = None,
+    is_solo: bool = False,
     last_patience_ms: int = 0,
 ) -> Plan[Reclaimed[T]]:
-    """Take over a page of jobs, uncharged: the worker counts their starts itself. See `streamq._ops.reclaim.page`."""
+    """Take over a page of jobs, uncharged: the worker counts their starts itself.
+
+    Of those with a single start left it takes one, since they run alone; a solo worker takes nothing else.
+    """
     return (
         yield from intake.reclaim(
             spec,
@@ -88,8 +92,8 @@ def reclaim(
             min_idle_ms=None,
             raise_count=False,
             exclude=exclude,
-            least_count=least_count,
-            most_last=most_last,
+            least_count=max(spec.options.max_deliveries - 1, 1) if is_solo else 0,
+            most_last=1,
             last_patience_ms=last_patience_ms,
         )
     )
@@ -114,5 +118,5 @@ def upkeep(spec: Spec[T], roles: Iterable[Role]) -> Plan[None]:
                         "somebody does, or the group is dropped",
                         *(name, spec.keys.name),
                     )
-            case Role.RECLAIM:
+            case Role.RECLAIM | Role.RECLAIM_LAST:
                 pass  # the worker's own

@@ -18,11 +18,11 @@ from streamq.errors import StreamqError
 from streamq.messages import Job, Reason
 from streamq.worker.dispatch import Dispatcher, Outcome
 from streamq.worker.fetch import RECONNECT, Fetcher, patience_s
-from streamq.worker.health import Watch
+from streamq.worker.health import State, Watch
 from streamq.worker.heartbeat import Heartbeat
 from streamq.worker.hooks import Buried, HookList
 from streamq.worker.journal import Journal, NoteState
-from streamq.worker.lane import Lane, Line, Ticket
+from streamq.worker.lane import Call, Lane, Line, Ticket
 from streamq.worker.settle import Fate, Settlement, Settler
 
 ROLE_FAILURES = 10
@@ -96,6 +96,7 @@ class Runner:
         self.is_solo = is_solo
         self.stopping = asyncio.Event()
         self.is_open = False
+        self.stuck = 0
         self._drain_s = drain_s
         self._hooks = hooks
         self._watch = watch
@@ -198,51 +199,69 @@ class Runner:
                 self.changed()  # by time alone
 
     def _start_some(self) -> None:
-        to_count: dict[int, list[list[Ticket]]] = {}
+        to_count: dict[int, list[Call]] = {}
         for call in self.lane.start(self._now()):
-            if all(ticket.standing.is_counted for ticket in call):
-                self._begin(call[0], call)
-            else:
-                to_count.setdefault(call[0].stream, []).append(call)
+            if self._is_ours(call):
+                if all(ticket.standing.is_counted for ticket in call.tickets):
+                    self._begin(call)
+                else:
+                    to_count.setdefault(call.stream, []).append(call)
         for place, calls in to_count.items():
-            starting = self._count_and_begin(self.feeds[place], calls)
-            task = asyncio.create_task(starting, name="streamq-count-starts")
+            task = asyncio.create_task(self._count_and_begin(self.feeds[place], calls), name="streamq-count-starts")
             for call in calls:
-                for ticket in call:
-                    self.feeds[place].running[ticket.job.entry_id] = task
+                self._set_task(call, task)
 
-    async def _count_and_begin(self, feed: Feed, calls: list[list[Ticket]]) -> None:
+    def _is_ours(self, call: Call) -> bool:
+        """Leave out of a call what has lost its lease while it waited; False, and it is over, if nothing is left."""
+        for ticket in call.tickets:
+            if ticket.job.lease_lost:
+                self.feeds[ticket.stream].fetcher.drop(ticket.job.entry_id)
+        return self._keep_only(call, [ticket for ticket in call.tickets if not ticket.job.lease_lost])
+
+    def _keep_only(self, call: Call, tickets: list[Ticket]) -> bool:
+        if tickets:
+            call.tickets = tickets
+        else:
+            self.lane.ended(call, passed=False)
+            self.changed()
+        return bool(tickets)
+
+    async def _count_and_begin(self, feed: Feed, calls: list[Call]) -> None:
         """Count the starts of reclaimed jobs and begin their handlers, with nothing in between."""
-        uncounted = [ticket for call in calls for ticket in call if not ticket.standing.is_counted]
+        uncounted = [ticket for call in calls for ticket in call.tickets if not ticket.standing.is_counted]
         try:
             started = set(await feed.fetcher.count_starts(uncounted))
         except StreamqError as error:
             _log.warning("stream %s: starts were not counted: %s", feed.source.spec.keys.name, error)
             await asyncio.sleep(RECONNECT.delay_ms(1, random.random()) / 1000)  # noqa: S311  # jitter
             for call in calls:
-                self._forget_tasks(feed, call)
+                self._set_task(call, None)
                 self.lane.put_back(call)
             self.changed()
             return
         for call in calls:
-            self._forget_tasks(feed, call)
-            left = [ticket for ticket in call if ticket.standing.is_counted or ticket in started]
-            if left:
-                self._begin(call[0], left)
-            else:
-                self.lane.ended(call[0], passed=False)
-        self.changed()
+            self._set_task(call, None)
+            if self._keep_only(call, [t for t in call.tickets if t.standing.is_counted or t in started]):
+                self._begin(call)
 
-    def _begin(self, first: Ticket, call: list[Ticket]) -> asyncio.Task[None]:
-        feed = self.feeds[first.stream]
-        jobs = [ticket.job for ticket in call]
-        task = asyncio.create_task(self._work(feed, first, jobs), name=f"streamq-job-{jobs[0].entry_id}")
+    def _begin(self, call: Call) -> asyncio.Task[None]:
+        jobs = [ticket.job for ticket in call.tickets]
+        task = asyncio.create_task(self._work(call, jobs), name=f"streamq-job-{jobs[0].entry_id}")
+        self._set_task(call, task)
         for job in jobs:
-            self.note(first.stream, job.entry_id, job.deliveries, NoteState.STARTED)
-            feed.running[job.entry_id] = task
+            self.note(call.stream, job.entry_id, job.deliveries, NoteState.STARTED)
         return task
 
-    async def _work(self, feed: Feed, first: Ticket, jobs: list[Job[Any]]) -> None:
+    def _set_task(self, call: Call, task: asyncio.Task[None] | None) -> None:
+        running = self.feeds[call.stream].running
+        for ticket in call.tickets:
+            if task is None:
+                running.pop(ticket.job.entry_id, None)
+            else:
+                running[ticket.job.entry_id] = task
+
+    async def _work(self, call: Call, jobs: list[Job[Any]]) -> None:
+        feed = self.feeds[call.stream]
         dispatcher = feed.source.dispatcher
         outcomes: list[Outcome[Any]] = []
         try:
@@ -250,20 +269,17 @@ class Runner:
                 self._hooks.tell("started", job)
             outcomes = await dispatcher.run_batch(jobs) if dispatcher.is_batch else [await dispatcher.run(jobs[0])]
         finally:
-            for job in jobs:
-                feed.running.pop(job.entry_id, None)
+            self._set_task(call, None)
             for outcome in outcomes:
                 feed.settler.put(outcome)
         try:
             if outcomes and (stray := outcomes[0].still_running) is not None:
+                self.stuck += 1
                 await asyncio.wait([stray])  # a handler past its timeout that cannot be stopped keeps its slot
+                self.stuck -= 1
         finally:
-            self.lane.ended(first)
+            self.lane.ended(call)
             self.changed()
-
-    def _forget_tasks(self, feed: Feed, call: list[Ticket]) -> None:
-        for ticket in call:
-            feed.running.pop(ticket.job.entry_id, None)
 
     def _settled(self, place: int, settlement: Settlement[Any]) -> None:
         job = settlement.outcome.job
@@ -316,18 +332,11 @@ class Runner:
         if self.stopping.is_set() or feed.fetcher.is_paused or ticket.job.lease_lost:
             await feed.fetcher.release_last()
             return
-        self.lane.start_last(self._now())
-        try:
-            started = await feed.fetcher.count_starts([ticket])
-        except StreamqError as error:
-            _log.warning("stream %s: a start was not counted: %s", feed.source.spec.keys.name, error)
-            self.lane.put_back([ticket])
-            await asyncio.sleep(RECONNECT.delay_ms(1, random.random()) / 1000)  # noqa: S311  # jitter
-            return
-        if not started:
-            self.lane.ended(ticket, passed=False)
-            return
-        await asyncio.wait([self._begin(ticket, [ticket])])
+        call = self.lane.start_last()
+        assert call is not None  # noqa: S101  # it is ours, and nobody else takes it out
+        await self._count_and_begin(feed, [call])
+        while entry_id in feed.running:
+            await asyncio.wait([feed.running[entry_id]])
         await feed.settler.tried()
 
     async def _until_alone(self, entry_id: str) -> bool:
@@ -346,6 +355,13 @@ class Runner:
                 return False
         self._gave_up.pop(entry_id, None)
         return not self.stopping.is_set()
+
+    @property
+    def state(self) -> State:
+        """In one word, for `health`."""
+        if self.stopping.is_set():
+            return "stopping"
+        return "paused" if all(feed.fetcher.is_paused for feed in self.feeds) else "running"
 
     # What the fetchers tell
 
