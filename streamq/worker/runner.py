@@ -97,6 +97,7 @@ class Runner:
         self.stopping = asyncio.Event()
         self.is_open = False
         self.stuck = 0
+        self._uncounted = 0
         self._drain_s = drain_s
         self._hooks = hooks
         self._watch = watch
@@ -231,9 +232,11 @@ class Runner:
         uncounted = [ticket for call in calls for ticket in call.tickets if not ticket.standing.is_counted]
         try:
             started = set(await feed.fetcher.count_starts(uncounted))
+            self._uncounted = 0
         except StreamqError as error:
+            self._uncounted += 1
             _log.warning("stream %s: starts were not counted: %s", feed.source.spec.keys.name, error)
-            await asyncio.sleep(RECONNECT.delay_ms(1, random.random()) / 1000)  # noqa: S311  # jitter
+            await asyncio.sleep(RECONNECT.delay_ms(self._uncounted, random.random()) / 1000)  # noqa: S311  # jitter
             for call in calls:
                 self._set_task(call, None)
                 self.lane.put_back(call)
