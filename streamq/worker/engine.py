@@ -34,6 +34,7 @@ from streamq.worker import maintenance
 from streamq.worker.dispatch import Dispatcher, Handler, Outcome
 from streamq.worker.heartbeat import Heartbeat
 from streamq.worker.settle import RETRY_PAUSE, Settler
+from streamq.worker.threads import Threads
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -83,7 +84,8 @@ class Worker(Generic[T]):
         self._concurrency = concurrency
         self._drain_s = to_ms(drain, "drain") / 1000
         self._block_ms = to_ms(block, "block", least_ms=10, most_ms=reading.BLOCK_SLICE_MS)
-        self._dispatcher = Dispatcher(handler, concurrency)
+        self._threads = Threads(concurrency)
+        self._dispatcher = Dispatcher(handler, self._threads)
         self.consumer = _consumer_name()
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -177,7 +179,7 @@ class Worker(Generic[T]):
             for task in left:
                 task.cancel()
             await asyncio.wait(left, timeout=1.0)  # a handler that ignores its cancel does not hold up the end
-            self._dispatcher.close()
+            self._threads.close()
             await main.aclose()
             _log.info("worker %s has stopped", self.consumer)
 
