@@ -11,7 +11,7 @@
     ├── LeaseLostError          drop the job: another consumer has it, or it is settled
     └── QueueFullError          add again later, or shed load: `max_ready` jobs wait already
 
-`Retry` and `Reject` are not errors but words a handler says by raising; they are not under `StreamqError`.
+`Retry`, `Reject` and `Release` are not errors but words a handler says by raising; they are not under `StreamqError`.
 
 This module imports nothing of streamq.
 """

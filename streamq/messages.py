@@ -74,6 +74,8 @@ class Job(msgspec.Struct, Generic[T], eq=False, kw_only=True):
         enqueued_at: When the job was first added, by the server's clock.
         lease_lost: True once this process knows that another consumer may run the job. Stop then: what you settle
             from here is refused.
+        timed_out: True once the job's time is over: what its handler does from here counts for nothing. A handler in a
+            thread cannot be stopped, so a long one looks here and at `lease_lost` from time to time.
     """
 
     # A Struct because one is made per job: a sixth of the time of a class of Python's.
@@ -84,6 +86,7 @@ class Job(msgspec.Struct, Generic[T], eq=False, kw_only=True):
     attempt: int = 1
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     lease_lost: bool = False
+    timed_out: bool = False
     _consumer: str
     _at: int | None = None
     _errors: tuple[str, ...] = ()
@@ -316,6 +319,20 @@ class Reject(Exception):  # noqa: N818  # a word a handler says, no error
 
     Args:
         reason: Kept in the dead letter.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+
+
+class Release(Exception):  # noqa: N818  # a word a handler says, no error
+    """Raise it in a handler to give the job back: another worker may take it after a short wait. No attempt, no charge.
+
+    For trouble that is the worker's and not the job's, such as a service that cannot be reached from here. A job that is
+    always released never ends: nothing counts how often it was.
+
+    Args:
+        reason: For whoever reads the handler; it is not kept.
     """
 
     def __init__(self, reason: str = "") -> None:

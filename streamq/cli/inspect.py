@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from streamq.cli.output import AsJson, Deployment, Url, print_json, shown
+from streamq._text import shown
+from streamq.cli.output import AsJson, Deployment, Url, print_json
 from streamq.connection import settings_of
 from streamq.messages import Snapshot
 

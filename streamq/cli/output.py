@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+from streamq._text import shown
 
 Url = Annotated[
     str | None,
@@ -24,11 +23,6 @@ Deployment = Annotated[
     str | None, typer.Option("--deployment", envvar="STREAMQ_DEPLOYMENT", help="Namespace of the deployment.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-
-
-def shown(text: str) -> str:
-    """`text` with control characters, and those that turn writing around, made visible."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def print_json(value: Any) -> None:

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import inspect
+import contextlib
 import logging
-import queue
-import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from streamq._codec import encode_result
 from streamq.errors import ConfigurationError, JobEncodingError
-from streamq.messages import Job, Reject, Retry
+from streamq.messages import Job, Reject, Release, Retry
+from streamq.worker import log
+from streamq.worker.middleware import Left, Middleware, chain, is_async_callable, takes
+from streamq.worker.threads import Threads
 
 T = TypeVar("T")
 
 Handler: TypeAlias = Callable[[T], Any] | Callable[[T, Job[T]], Any]
 """``handler(payload)`` or ``handler(payload, job)``, as ``def`` or ``async def``."""
+
+BatchHandler: TypeAlias = Callable[[list[Job[T]]], Any]
+"""``handler(jobs)``, as ``def`` or ``async def``: returns None, or per job its result or an exception instance."""
+
+Verdict: TypeAlias = Literal["retry", "reject", "release"]
+"""What an exception of a handler means for its job."""
+
+CANCEL_GRACE_S = 1.0
+"""How long a cancelled handler may take to end, before its outcome goes on without it."""
 
 _log = logging.getLogger("streamq.worker")
 
@@ -30,77 +39,207 @@ class End(Enum):
 
     DONE = auto()
     FAILED = auto()
+    """By exception or timeout: an attempt."""
     REJECTED = auto()
+    RELEASED = auto()
+    """Given back by the handler. No attempt of the job's."""
     CANCELLED = auto()
     """By us: the lease is lost, or the worker stops. No attempt of the job's."""
 
 
+_WORDS = {Retry: End.FAILED, Reject: End.REJECTED, Release: End.RELEASED}
+_ENDS: dict[Verdict, End] = {"retry": End.FAILED, "reject": End.REJECTED, "release": End.RELEASED}
+_LOGGED: dict[Verdict, str] = {"retry": "failed", "reject": "rejected", "release": "released"}
+
+_Ending: TypeAlias = tuple[Any, BaseException | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """A job whose handler has ended."""
+    """A job whose handler has ended, or whose time is over.
+
+    Attributes:
+        still_running: Done when what the handler has left running, a thread or a task that ignores its cancel, has ended;
+            the job's slot is taken until then. None if nothing is left. The jobs of a batch share it.
+    """
 
     job: Job[T]
     end: End
     result: bytes = b""
     error: str = ""
+    still_running: asyncio.Future[Any] | None = None
 
 
 class Dispatcher(Generic[T]):
     """Runs a handler: ``async def`` as a task, ``def`` in a thread.
 
     Args:
-        handler: What to call.
-        threads: Threads for a ``def`` handler.
+        handler: What to call: a `Handler`, or with `batch` a `BatchHandler`.
+        threads: Where a ``def`` handler runs. Closed by whoever made it.
+        batch: Whether the handler takes a list of jobs.
+        timeout_s: Longest run of one call in seconds; a batch is one call. None for no limit. Longer is a failed attempt:
+            an ``async def`` is cancelled, a ``def`` is told by `Job.timed_out` and goes on in its thread.
+        middlewares: Around each call, the first outermost; see `Middleware`.
+        errors: What an exception means, by the most specific of its classes; ``retry`` where none is named. `Retry`,
+            `Reject` and `Release` mean what they say, and a timeout is an attempt, whatever stands here.
+        stream: Name of the stream, for the log.
 
     Attributes:
         is_async: Whether the handler can be cancelled.
+        is_batch: Whether it takes a list of jobs.
 
     Raises:
-        ConfigurationError: The handler takes neither one nor two positional arguments.
+        ConfigurationError: The handler or a middleware takes other arguments, a middleware cannot stand where it is, or
+            `errors` maps something else than exception classes to verdicts.
     """
 
-    def __init__(self, handler: Handler[T], threads: int) -> None:
-        self._handler: Callable[..., Any] = handler
-        self._with_job = _takes_job(handler)
-        self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-            getattr(handler, "__call__", None)  # noqa: B004  # an object with an async __call__ is an async handler
+    def __init__(
+        self,
+        handler: Handler[T] | BatchHandler[T],
+        threads: Threads,
+        *,
+        batch: bool = False,
+        timeout_s: float | None = None,
+        middlewares: Sequence[Middleware] = (),
+        errors: Mapping[type[BaseException], Verdict] = {},
+        stream: str | None = None,
+    ) -> None:
+        self.is_async = is_async_callable(handler)
+        self.is_batch = batch
+        self._timeout_s = timeout_s
+        self._errors = _checked(errors)
+        self._stream = stream
+        self._chain = chain(
+            _by_subject(handler, batch=batch), is_async=self.is_async, middlewares=middlewares, threads=threads
         )
-        self._threads = _Threads(threads)
 
     async def run(self, job: Job[T]) -> Outcome[T]:
         """Call the handler. Whatever it raises, even SystemExit, becomes an outcome; cancelling this is our own cancel."""
-        arguments = (job.payload, job) if self._with_job else (job.payload,)
-        try:
-            if self.is_async:
-                value = await self._handler(*arguments)
+        if self.is_batch:
+            [outcome] = await self.run_batch([job])
+            return outcome
+        left: Left = []
+        value, error = await self._call(job, (job,), left)
+        running = _still_running(left)
+        if error is None:
+            return self._returned(job, value, running)
+        return self._raised((job,), error, running)[0]
+
+    async def run_batch(self, jobs: Sequence[Job[T]]) -> list[Outcome[T]]:
+        """Call a batch handler once for all `jobs`; one outcome per job, in order. Otherwise like `run`."""
+        left: Left = []
+        values, error = await self._call(list(jobs), jobs, left)
+        running = _still_running(left)
+        if error is not None:
+            return self._raised(jobs, error, running)
+        if values is None:
+            values = [None] * len(jobs)
+        elif wrong := _wrong_answer(values, len(jobs)):
+            log.event(_log, logging.ERROR, "batch failed", error=wrong, **self._about(jobs))
+            return [Outcome(job, End.FAILED, error=wrong, still_running=running) for job in jobs]
+        outcomes = []
+        for job, value in zip(jobs, values, strict=True):
+            if isinstance(value, BaseException):
+                outcomes += self._raised((job,), value, running)
             else:
-                value = await self._threads.call(self._handler, arguments)
-            return Outcome(job, End.DONE, encode_result(value))
-        except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                return Outcome(job, End.CANCELLED)
-            return self._failed(job, asyncio.CancelledError("raised by the handler"))
-        except Reject as word:
-            return Outcome(job, End.REJECTED, error=_text(word))
-        except BaseException as error:  # noqa: BLE001  # one job's SystemExit must not end the worker
-            return self._failed(job, error)
+                outcomes.append(self._returned(job, value, running))
+        return outcomes
 
-    def _failed(self, job: Job[T], error: BaseException) -> Outcome[T]:
-        if isinstance(error, Retry):
-            return Outcome(job, End.FAILED, error=_text(error))
-        # The message may quote the payload: it is kept with the job, and does not go to the log.
+    # The call
+
+    def _call(self, subject: Any, jobs: Sequence[Job[T]], left: Left) -> Coroutine[Any, Any, _Ending]:
+        if self._timeout_s is None:
+            return self._ending(subject, left)
+        return self._within(self._timeout_s, subject, jobs, left)
+
+    async def _ending(self, subject: Any, left: Left) -> _Ending:
+        """What the handler returns, and what it raises: as a value, for one job's SystemExit must not end the worker."""
+        try:
+            return await self._chain(subject, left), None
+        except BaseException as error:  # noqa: BLE001
+            return None, error
+
+    async def _within(self, timeout_s: float, subject: Any, jobs: Sequence[Job[T]], left: Left) -> _Ending:
+        task = asyncio.create_task(self._ending(subject, left))
+        left.append(task)
+        timed_out = not await _ends(task, timeout_s) and not _is_cancelled()
+        if timed_out:
+            for job in jobs:
+                job.timed_out = True
+        if not task.done():
+            task.cancel()
+            await _ends(task, CANCEL_GRACE_S)
+        if timed_out:
+            return None, TimeoutError(f"ran longer than {timeout_s:g} s")
+        return task.result() if task.done() and not task.cancelled() else (None, asyncio.CancelledError())
+
+    # What its end means
+
+    def _returned(self, job: Job[T], value: Any, running: asyncio.Future[Any] | None) -> Outcome[T]:
+        try:
+            return Outcome(job, End.DONE, encode_result(value), still_running=running)
+        except BaseException as error:  # noqa: BLE001  # values are the user's objects
+            return self._raised((job,), error, running)[0]
+
+    def _raised(
+        self, jobs: Sequence[Job[T]], error: BaseException, running: asyncio.Future[Any] | None
+    ) -> list[Outcome[T]]:
+        end, text = self._judged(jobs, error)
+        return [Outcome(job, end, error=text, still_running=running) for job in jobs]
+
+    def _judged(self, jobs: Sequence[Job[T]], error: BaseException) -> tuple[End, str]:
+        if isinstance(error, asyncio.CancelledError):
+            if _is_cancelled():
+                return End.CANCELLED, ""
+            error = asyncio.CancelledError("raised by the handler")
+        for word, end in _WORDS.items():
+            if isinstance(error, word):
+                return end, _text(error)
+        timed_out = jobs[0].timed_out
+        verdict = "retry" if timed_out else self._verdict(error)
+        # Its text may quote the payload: it is kept with the job, and does not go to the log.
         kind = type(error).__name__
-        level = (
-            logging.ERROR
-            if isinstance(error, JobEncodingError) or not isinstance(error, Exception)
-            else logging.WARNING
-        )
-        _log.log(level, "job %s (entry %s, attempt %d) failed: %s", job.id, job.entry_id, job.attempt, kind)
-        return Outcome(job, End.FAILED, error=f"{kind}: {_text(error)}")
+        severe = isinstance(error, JobEncodingError) or not isinstance(error, Exception)
+        what = f"{'job' if len(jobs) == 1 else 'batch'} {'timed out' if timed_out else _LOGGED[verdict]}"
+        log.event(_log, logging.ERROR if severe else logging.WARNING, what, **self._about(jobs), error=kind)
+        return _ENDS[verdict], f"{kind}: {_text(error)}"
 
-    def close(self) -> None:
-        """Let idle threads end. A running handler is not waited for."""
-        self._threads.close()
+    def _verdict(self, error: BaseException) -> Verdict:
+        return next((self._errors[kind] for kind in type(error).__mro__ if kind in self._errors), "retry")
+
+    def _about(self, jobs: Sequence[Job[T]]) -> dict[str, Any]:
+        """What a line of the log says of a job, or of a batch: how many, and the first."""
+        return {"stream": self._stream, "jobs": len(jobs) if len(jobs) > 1 else None, **log.about(jobs[0])}
+
+
+def _by_subject(handler: Callable[..., Any], *, batch: bool) -> Callable[[Any], Any]:
+    """The handler as a function of a job, or of the list of a batch."""
+    if batch:
+        if not takes(handler, 1):
+            raise ConfigurationError(f"a batch handler takes (jobs); {handler!r} does not")
+        return handler
+    if takes(handler, 2):
+        return lambda job: handler(job.payload, job)
+    if takes(handler, 1):
+        return lambda job: handler(job.payload)
+    raise ConfigurationError(f"a handler takes (payload) or (payload, job); {handler!r} does not")
+
+
+def _checked(errors: Mapping[type[BaseException], Verdict]) -> dict[type[BaseException], Verdict]:
+    for kind, verdict in errors.items():
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise ConfigurationError(f"errors: {kind!r} is no exception class")
+        if verdict not in get_args(Verdict):
+            raise ConfigurationError(f"errors: {kind.__name__} must mean retry, reject or release, not {verdict!r}")
+    return dict(errors)
+
+
+def _wrong_answer(values: Any, count: int) -> str:
+    """What is wrong with what a batch handler returned; empty if nothing is."""
+    asked = f"return None or a list with one result for each of the {count} jobs"
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
+        return f"the batch handler returned {type(values).__name__}: {asked}"
+    return "" if len(values) == count else f"the batch handler returned {len(values)} results: {asked}"
 
 
 def _text(error: BaseException) -> str:
@@ -110,73 +249,19 @@ def _text(error: BaseException) -> str:
         return "(its text cannot be shown)"
 
 
-def _takes_job(handler: Callable[..., Any]) -> bool:
-    try:
-        parameters = inspect.signature(handler).parameters.values()
-    except (TypeError, ValueError):
-        return False  # a builtin without signature takes the payload
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return True
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    required = [p for p in positional if p.default is p.empty]
-    keyword = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    if not positional or len(required) > 2 or keyword:  # noqa: PLR2004  # payload and job
-        raise ConfigurationError(f"a handler takes (payload) or (payload, job); {handler!r} does not")
-    return len(positional) > 1
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled the task that we run in: that is our own cancel, not the handler's."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
-class _Threads:
-    """A few daemon threads. Unlike an executor's they do not hold up the interpreter's exit when a handler hangs."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._started = 0
-        self._idle = threading.Semaphore(0)
-
-    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Awaitable[Any]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        context = contextvars.copy_context()
-
-        def work() -> None:
-            try:
-                value = context.run(function, *arguments)
-            except BaseException as error:  # noqa: BLE001  # handed to whoever awaits
-                _hand_over(loop, future, None, error)
-            else:
-                _hand_over(loop, future, value, None)
-
-        if not self._idle.acquire(blocking=False) and self._started < self._limit:
-            self._started += 1
-            threading.Thread(target=self._serve, name=f"streamq-handler-{self._started}", daemon=True).start()
-        self._work.put(work)
-        return future
-
-    def _serve(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-            self._idle.release()
-
-    def close(self) -> None:
-        for _ in range(self._started):
-            self._work.put(None)
+async def _ends(task: asyncio.Task[Any], within_s: float) -> bool:
+    """Wait for a task, and tell whether it has ended. Being cancelled ends the waiting, not the task."""
+    with contextlib.suppress(asyncio.CancelledError):  # the caller asks `_is_cancelled`
+        await asyncio.wait([task], timeout=within_s)
+    return task.done()
 
 
-def _hand_over(
-    loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], value: Any, error: BaseException | None
-) -> None:
-    def finish() -> None:
-        if future.done():
-            return  # cancelled meanwhile: nobody waits any more
-        if error is None:
-            future.set_result(value)
-        elif isinstance(error, StopIteration):
-            future.set_exception(RuntimeError(f"handler raised StopIteration: {error}"))  # a future refuses it
-        else:
-            future.set_exception(error)
-
-    try:
-        loop.call_soon_threadsafe(finish)
-    except RuntimeError:
-        _log.warning("a handler ended after its worker had stopped; its job will be run again")
+def _still_running(left: Left) -> asyncio.Future[Any] | None:
+    running = [one for one in left if not one.done()]
+    return asyncio.gather(*running, return_exceptions=True) if running else None

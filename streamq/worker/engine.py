@@ -25,11 +25,12 @@ from streamq.errors import ConfigurationError
 from streamq.keys import is_whole
 from streamq.stream import Stream
 from streamq.stream_async import AsyncStream
-from streamq.worker.dispatch import Dispatcher, Handler, Middleware, Verdict
+from streamq.worker.dispatch import BatchHandler, Dispatcher, Handler, Verdict
 from streamq.worker.health import Health, HealthServer, Watch
 from streamq.worker.hooks import HookList, Hooks
 from streamq.worker.journal import Journal
 from streamq.worker.lane import Line
+from streamq.worker.middleware import Middleware
 from streamq.worker.runner import Runner, Source
 from streamq.worker.threads import Threads
 
@@ -81,7 +82,7 @@ class Worker(Generic[T]):
     def __init__(
         self,
         stream: Stream[T] | AsyncStream[T],
-        handler: Handler[T],
+        handler: Handler[T] | BatchHandler[T],
         *,
         concurrency: int = 10,
         prefetch: int = 0,
@@ -124,7 +125,7 @@ class Worker(Generic[T]):
     def add_stream(
         self,
         stream: Stream[U] | AsyncStream[U],
-        handler: Handler[U],
+        handler: Handler[U] | BatchHandler[U],
         *,
         batch: int | None = None,
         batch_wait: float | timedelta = 0.0,
@@ -156,6 +157,7 @@ class Worker(Generic[T]):
             timeout_s=None if timeout is None else to_ms(timeout, "timeout", least_ms=1) / 1000,
             middlewares=middlewares,
             errors=errors or {},
+            stream=spec.keys.name,
         )
         line = Line(
             batch=1 if batch is None else _whole("batch", batch, 1, MAX_BATCH),

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import logging
 import threading
-import time
 
 import pytest
 
 from streamq import ConfigurationError, Job, Reject, Retry
 from streamq.worker.dispatch import Dispatcher, End
+from streamq.worker.threads import Threads
 
 COLOURS = ["def", "async def"]
+THREADS = Threads(1)
+"""For dispatchers that run nothing in a thread: none is started."""
 
 
 def a_job(payload="p", number=1):
@@ -33,21 +36,28 @@ def handler(colour, body):
     return waiting
 
 
-def outcomes(function, jobs, threads=4):
+@contextlib.contextmanager
+def dispatching(function, limit=4, **options):
+    """A dispatcher with threads of its own."""
+    threads = Threads(limit)
+    try:
+        yield Dispatcher(function, threads, **options)
+    finally:
+        threads.close()
+
+
+def outcomes(function, jobs, limit=4, **options):
     """Dispatch jobs, each in a task of its own, one after the other."""
 
     async def run():
-        dispatcher = Dispatcher(function, threads)
-        try:
+        with dispatching(function, limit, **options) as dispatcher:
             return [await asyncio.create_task(dispatcher.run(job)) for job in jobs]
-        finally:
-            dispatcher.close()
 
     return asyncio.run(run())
 
 
-def outcome(function, job=None):
-    [one] = outcomes(function, [job or a_job()])
+def outcome(function, job=None, **options):
+    [one] = outcomes(function, [job or a_job()], **options)
     return one
 
 
@@ -139,14 +149,15 @@ def test_a_handler_gets_what_it_takes(function, result):
 )
 def test_other_signatures_are_refused_at_once(function):
     with pytest.raises(ConfigurationError, match=r"a handler takes \(payload\) or \(payload, job\)"):
-        Dispatcher(function, 1)
+        Dispatcher(function, THREADS)
 
 
 def test_async_handlers_can_be_cancelled_and_threads_cannot():
-    assert Dispatcher(only_payload_async, 1).is_async
-    assert Dispatcher(AsyncCallable(), 1).is_async
-    assert Dispatcher(functools.partial(only_payload_async), 1).is_async
-    assert not Dispatcher(only_payload, 1).is_async
+    assert Dispatcher(only_payload_async, THREADS).is_async
+    assert Dispatcher(AsyncCallable(), THREADS).is_async
+    assert Dispatcher(functools.partial(only_payload_async), THREADS).is_async
+    assert Dispatcher(functools.partial(AsyncCallable()), THREADS).is_async
+    assert not Dispatcher(only_payload, THREADS).is_async
 
 
 # --- ends ---------------------------------------------------------------------------------
@@ -225,7 +236,7 @@ def test_whatever_a_handler_raises_is_a_failed_attempt(colour, error):
 def test_a_failure_is_logged_once_with_its_entry_and_without_its_payload(colour, caplog):
     outcome(handler(colour, raising(ValueError("secret 4711"))), a_job(payload="secret 4711", number=7))
     [record] = caplog.records
-    assert record.getMessage() == "job job-7 (entry 7-0, attempt 1) failed: ValueError"
+    assert record.getMessage() == "job failed: job_id=job-7 entry_id=7-0 attempt=1 consumer=c error=ValueError"
     assert record.levelno == logging.WARNING
     assert "4711" not in caplog.text
 
@@ -243,15 +254,19 @@ def test_our_own_cancel_is_no_attempt(colour):
         await asyncio.sleep(60)
 
     async def run():
-        dispatcher = Dispatcher(body if colour == "def" else waiting, 1)
-        task = asyncio.create_task(dispatcher.run(a_job()))
-        while not began.is_set():  # noqa: ASYNC110  # of a thread
-            await asyncio.sleep(0.001)
-        task.cancel()
-        found = await task
-        go.set()
-        dispatcher.close()
-        return found
+        with dispatching(body if colour == "def" else waiting) as dispatcher:
+            task = asyncio.create_task(dispatcher.run(a_job()))
+            while not began.is_set():  # noqa: ASYNC110  # of a thread
+                await asyncio.sleep(0.001)
+            task.cancel()
+            found = await task
+            if colour == "def":
+                assert not found.still_running.done()
+                go.set()
+                await asyncio.wait_for(found.still_running, 5)
+            else:
+                assert found.still_running is None
+            return found
 
     assert asyncio.run(run()).end is End.CANCELLED
 
@@ -266,7 +281,7 @@ def test_a_handler_that_turns_our_cancel_into_an_error_or_a_value():
             raise RuntimeError("cleaned up badly") from None
 
     async def run(payload):
-        task = asyncio.create_task(Dispatcher(stubborn, 1).run(a_job(payload)))
+        task = asyncio.create_task(Dispatcher(stubborn, THREADS).run(a_job(payload)))
         await asyncio.sleep(0.01)
         task.cancel()
         return await task
@@ -275,7 +290,7 @@ def test_a_handler_that_turns_our_cancel_into_an_error_or_a_value():
     assert asyncio.run(run("error")).end is End.FAILED
 
 
-# --- contexts and threads -----------------------------------------------------------------
+# --- contexts -----------------------------------------------------------------------------
 
 _tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
 
@@ -287,7 +302,7 @@ def test_context_does_not_leak_from_job_to_job(colour):
         _tenant.set(payload)
         return before
 
-    found = outcomes(handler(colour, body), [a_job("ada", 1), a_job("bob", 2), a_job("eve", 3)], threads=1)
+    found = outcomes(handler(colour, body), [a_job("ada", 1), a_job("bob", 2), a_job("eve", 3)], limit=1)
     assert [one.result for one in found] == [b'"nobody"'] * 3
 
 
@@ -298,66 +313,3 @@ def test_a_handler_sees_the_context_of_its_caller(colour):
         assert outcome(handler(colour, lambda payload, job: _tenant.get())).result == b'"caller"'
     finally:
         _tenant.reset(token)
-
-
-def test_def_handlers_run_beside_each_other_in_as_many_threads_as_asked_for():
-    together = threading.Barrier(3)
-    names = set()
-
-    def body(payload):
-        names.add(threading.current_thread().name)
-        together.wait(5)
-
-    async def run():
-        dispatcher = Dispatcher(body, 3)
-        rounds = []
-        for _ in range(3):
-            rounds += await asyncio.gather(*(dispatcher.run(a_job(number=n)) for n in range(3)))
-        dispatcher.close()
-        return rounds
-
-    assert {one.end for one in asyncio.run(run())} == {End.DONE}
-    assert len(names) == 3
-    deadline = time.monotonic() + 5  # closed: the threads end
-    while any(t.name in names for t in threading.enumerate()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_threads_are_reused_when_jobs_come_one_by_one():
-    names = set()
-
-    def body(payload):
-        names.add(threading.current_thread().name)
-
-    async def run():
-        dispatcher = Dispatcher(body, 10)
-        for n in range(20):
-            await dispatcher.run(a_job(number=n))
-            await asyncio.sleep(0.002)  # let the thread say that it is idle
-        dispatcher.close()
-
-    asyncio.run(run())
-    assert len(names) <= 2
-
-
-def test_a_handler_that_ends_after_its_loop_is_no_trouble(caplog):
-    go, left = threading.Event(), threading.Event()
-
-    def body(payload):
-        go.wait(5)
-        left.set()
-
-    async def run():
-        task = asyncio.create_task(Dispatcher(body, 1).run(a_job()))
-        await asyncio.sleep(0.02)
-        task.cancel()
-        await task
-
-    asyncio.run(run())
-    go.set()
-    assert left.wait(5)
-    deadline = time.monotonic() + 5
-    while "ended after its worker had stopped" not in caplog.text:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -1,0 +1,19 @@
+"""Text from elsewhere, made safe to show: on a terminal, in a log line."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Control characters, those that break a line or turn writing around, and halves of characters that no encoding can write.
+_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def shown(text: str) -> str:
+    """`text` on one line, with characters that would control the terminal or the reader's eye made visible."""
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"  # noqa: PLR2004  # as Python writes them

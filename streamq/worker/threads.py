@@ -1,0 +1,115 @@
+"""Threads for ``def`` handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+_log = logging.getLogger("streamq.worker")
+
+
+class Call(NamedTuple):
+    """A call in a thread.
+
+    Attributes:
+        answer: What it returned and what it raised: never raised by the future itself, which cannot carry every exception.
+            Cancelling it stops the waiting, not the thread.
+        ended: Done when the thread is through with it, whatever became of `answer`.
+    """
+
+    answer: asyncio.Future[tuple[Any, BaseException | None]]
+    ended: asyncio.Future[None]
+
+    async def value(self) -> Any:
+        """What it returns; raises what it raises."""
+        value, error = await self.answer
+        if error is not None:
+            raise error
+        return value
+
+
+class Threads:
+    """A pool of daemon threads. Unlike an executor's they do not hold up the interpreter's exit when a handler hangs.
+
+    Any number of dispatchers may share it. Calls beyond the limit wait for a thread, so callers keep count of theirs.
+
+    Args:
+        limit: Most threads. One is started when it is needed, and stays.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._started = 0
+        self._idle = threading.Semaphore(0)
+        self._landing: _Landing | None = None
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Call:
+        """Call `function` in a thread, with the context variables as they are now. For the event loop's thread only."""
+        loop = asyncio.get_running_loop()
+        if self._landing is None or self._landing.loop is not loop:
+            self._landing = _Landing(loop)
+        landing = self._landing
+        call = Call(loop.create_future(), loop.create_future())
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            try:
+                value = context.run(function, *arguments)
+            except BaseException as error:  # noqa: BLE001  # handed to whoever awaits
+                landing.put(call, None, error)
+            else:
+                landing.put(call, value, None)
+
+        if not self._idle.acquire(blocking=False) and self._started < self._limit:
+            self._started += 1
+            threading.Thread(target=self._serve, name=f"streamq-handler-{self._started}", daemon=True).start()
+        self._work.put(work)
+        return call
+
+    def close(self) -> None:
+        """Let the threads end, each after its call. Does not wait."""
+        for _ in range(self._started):
+            self._work.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            del work  # an idle thread keeps no job alive
+            self._idle.release()
+
+
+class _Landing:
+    """Brings ended calls back into their event loop: those that end together wake it once, not once each."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._ended: deque[tuple[Call, Any, BaseException | None]] = deque()
+        self._waking = False
+
+    def put(self, call: Call, value: Any, error: BaseException | None) -> None:
+        """Called in the thread."""
+        self._ended.append((call, value, error))
+        if self._waking:
+            return  # what is under way clears the mark before it looks, so it finds this call too
+        self._waking = True
+        try:
+            self.loop.call_soon_threadsafe(self._land)
+        except RuntimeError:
+            self._waking = False
+            _log.warning("a handler ended after its worker had stopped; its job will be run again")
+
+    def _land(self) -> None:
+        self._waking = False
+        while self._ended:
+            call, value, error = self._ended.popleft()
+            if not call.ended.done():
+                call.ended.set_result(None)
+            if not call.answer.done():  # else cancelled meanwhile: nobody waits any more
+                call.answer.set_result((value, error))
