@@ -127,6 +127,7 @@ class Fetcher:
                 await self._outlast(error, "read", "cannot be opened yet")
             else:
                 self._reached("read")
+                await self._look()
                 return
 
     # Reading

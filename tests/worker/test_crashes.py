@@ -23,7 +23,7 @@ def names(letters):
 
 @pytest.mark.covers("C04", "S4")
 def test_a_job_that_kills_its_process_is_buried_and_its_neighbours_are_not(make_stream, make_fleet, raw):
-    settings = {"lease": 0.6, "max_deliveries": 3, "crash_delay": 0.5}
+    settings = {"lease": 0.6, "max_deliveries": 5, "crash_delay": 0.5}
     s = make_stream(**settings)
     for name in GOOD[:3]:
         s.add({"name": name})
@@ -34,12 +34,12 @@ def test_a_job_that_kills_its_process_is_buried_and_its_neighbours_are_not(make_
         f.supervise(1)
         until(lambda: is_idle(s) and s.inspect().dead, timeout=40)
         assert f.terminate() == [0]
-    assert f.events.starts()["P"] == 3
-    assert f.restarts == 3
+    assert f.events.starts()["P"] == 5
+    assert f.restarts == 5
     assert effects(raw, s) == dict.fromkeys(GOOD, 1)
     assert names(s.dead_letters.list()) == [("P", "deliveries")]
     [letter] = s.dead_letters.list()
-    assert (letter.deliveries, letter.attempts) == (3, 0)
+    assert (letter.deliveries, letter.attempts) == (5, 0)
     # None waited for P to finish dying.
     last_death = f.events.all("start", "P")[-1].at
     assert all(f.events.all("end", name)[-1].at < last_death for name in GOOD)

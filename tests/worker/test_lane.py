@@ -8,8 +8,9 @@ from streamq import Job
 from streamq.worker.lane import NARROW, Lane, Line, Standing, Ticket
 
 
-def ticket(name, standing=Standing.NEW, *, stream=0, since=0.0):
-    return Ticket(stream, Job(payload={}, id=name, entry_id=name, deliveries=1, _consumer="c"), standing, since)
+def ticket(name, standing=Standing.NEW, *, stream=0, since=0.0, deliveries=1):
+    job = Job(payload={}, id=name, entry_id=name, deliveries=deliveries, _consumer="c")
+    return Ticket(stream, job, standing, since)
 
 
 def lane_of(*tickets, slots=64, lines=(Line(),), patience_s=10.0):
@@ -99,6 +100,18 @@ def test_the_lane_doubles_each_time_a_lane_full_has_passed():
         for call in calls:
             lane.ended(call)
     assert widths == [8, 16, 32, 50, 50]
+
+
+def test_the_oftener_a_suspect_was_started_the_fewer_run_beside_it():
+    twice = [ticket(f"t{number}", Standing.SUSPECT, deliveries=2) for number in range(4)]
+    thrice = [ticket(f"u{number}", Standing.SUSPECT, deliveries=3) for number in range(2)]
+    lane = lane_of(*thrice, *twice, *suspects(3))
+    together = []
+    while calls := list(lane.start(0)):
+        together.append([name for [name] in names(calls)])
+        for call in calls:
+            lane.ended(call)
+    assert together == [["s0", "s1", "s2"], ["t0", "t1"], ["t2", "t3"], ["u0"], ["u1"]]
 
 
 def test_a_suspect_that_was_not_started_does_not_widen_the_lane():
