@@ -87,26 +87,25 @@ class HookList:
 
     def __init__(self, hooks: Iterable[Hooks] = ()) -> None:
         # Only what is overridden: a worker without hooks pays nothing per job.
-        self._told: dict[HookName, list[Callable[..., Any]]] = {name: [] for name in get_args(HookName)}
+        self._told: dict[HookName, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in get_args(HookName)}
         for one in hooks:
             if not isinstance(one, Hooks):
                 raise ConfigurationError(f"hooks are instances of streamq.Hooks; {one!r} is not")
             for name, told in self._told.items():
-                hook = getattr(one, name)
+                hook, label = getattr(one, name), f"{type(one).__name__}.{name}"
                 if inspect.iscoroutinefunction(hook):
-                    raise ConfigurationError(f"hook {type(one).__name__}.{name} is an async def: nobody would await it")
+                    raise ConfigurationError(f"hook {label} is an async def: nobody would await it")
                 if getattr(hook, "__func__", None) is not getattr(Hooks, name):
-                    told.append(hook)
+                    told.append((label, hook))
 
     def tell(self, name: HookName, *arguments: Any) -> None:
         """Call every hook of that name. Never raises."""
-        for hook in self._told[name]:
+        for label, hook in self._told[name]:
             try:
                 hook(*arguments)
             except BaseException as error:  # noqa: BLE001  # a hook must not end the worker, whatever it raises
-                entry_id = getattr(arguments[0], "entry_id", None) if arguments else None
-                where, kind = _where(error), type(error).__name__
-                log.event(_log, logging.ERROR, "hook failed", hook=name, entry_id=entry_id, error=kind, where=where)
+                about = {"hook": label, "entry_id": getattr(arguments[0], "entry_id", None) if arguments else None}
+                log.event(_log, logging.ERROR, "hook failed", **about, error=type(error).__name__, where=_where(error))
 
 
 def _where(error: BaseException) -> str:
