@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from streamq.stream import Stream
     from streamq.stream_async import AsyncStream
     from streamq.worker import Worker
+    from streamq.worker.health import Health
+    from streamq.worker.hooks import Buried, Hooks
 
 _HOMES = {
     "streamq.backoff": ("Backoff",),
@@ -58,6 +60,8 @@ _HOMES = {
     "streamq.stream": ("Stream",),
     "streamq.stream_async": ("AsyncStream",),
     "streamq.worker": ("Worker",),
+    "streamq.worker.health": ("Health",),
+    "streamq.worker.hooks": ("Buried", "Hooks"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -65,6 +69,7 @@ __all__ = [
     "Added",
     "AsyncStream",
     "Backoff",
+    "Buried",
     "ConfigurationError",
     "ConnectionLostError",
     "DeadLetter",
@@ -72,6 +77,8 @@ __all__ = [
     "Effects",
     "Failed",
     "GroupSnapshot",
+    "Health",
+    "Hooks",
     "Job",
     "JobEncodingError",
     "JobStateError",

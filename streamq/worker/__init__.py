@@ -2,9 +2,14 @@
 
 engine        the loop: what is read, what is reclaimed, when to stop
 dispatch      calls a handler, in a thread or a task, and turns its end into an `Outcome`
+middleware    puts a handler into its middlewares
+threads       where ``def`` handlers run
 settle        acknowledges, commits, retries, rejects: in batches, until the server has taken them
 heartbeat     renews the leases of what this process holds, from a thread of its own
 maintenance   one worker per tick takes over what dead ones left, and forgets job IDs that are due
+hooks         what a program is told about its worker
+health        whether the worker is of use, told over HTTP
+log           the form of every line of the log
 """
 
 from __future__ import annotations

@@ -23,7 +23,11 @@ Handler: TypeAlias = Callable[[T], Any] | Callable[[T, Job[T]], Any]
 """``handler(payload)`` or ``handler(payload, job)``, as ``def`` or ``async def``."""
 
 BatchHandler: TypeAlias = Callable[[list[Job[T]]], Any]
-"""``handler(jobs)``, as ``def`` or ``async def``: returns None, or per job its result or an exception instance."""
+"""``handler(jobs)``, as ``def`` or ``async def``.
+
+It returns None, or a list (or tuple) with one item a job: its result, or an exception instance, which counts as raised for
+that job alone. What the handler raises itself counts for every job of the batch.
+"""
 
 Verdict: TypeAlias = Literal["retry", "reject", "release"]
 """What an exception of a handler means for its job."""
@@ -126,7 +130,7 @@ class Dispatcher(Generic[T]):
         return self._raised((job,), error, running)[0]
 
     async def run_batch(self, jobs: Sequence[Job[T]]) -> list[Outcome[T]]:
-        """Call a batch handler once for all `jobs`; one outcome per job, in order. Otherwise like `run`."""
+        """Call a batch handler once for all `jobs`, at least one; an outcome per job, in order. Otherwise like `run`."""
         left: Left = []
         values, error = await self._call(list(jobs), jobs, left)
         running = _still_running(left)
@@ -237,7 +241,7 @@ def _checked(errors: Mapping[type[BaseException], Verdict]) -> dict[type[BaseExc
 def _wrong_answer(values: Any, count: int) -> str:
     """What is wrong with what a batch handler returned; empty if nothing is."""
     asked = f"return None or a list with one result for each of the {count} jobs"
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
+    if not isinstance(values, list | tuple):
         return f"the batch handler returned {type(values).__name__}: {asked}"
     return "" if len(values) == count else f"the batch handler returned {len(values)} results: {asked}"
 

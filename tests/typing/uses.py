@@ -15,11 +15,14 @@ from streamq import (
     Added,
     AsyncStream,
     Backoff,
+    Buried,
     ConnectionLostError,
     DeadLetter,
     Effects,
     Failed,
     GroupSnapshot,
+    Health,
+    Hooks,
     Job,
     JobStateError,
     LeaseLostError,
@@ -27,6 +30,7 @@ from streamq import (
     Reclaimed,
     Redriven,
     Reject,
+    Release,
     Result,
     Retry,
     Snapshot,
@@ -109,7 +113,8 @@ def loop() -> None:
     assert_type(job.payload, Order)
     assert_type(job.payload.cents, int)
     assert_type((job.id, job.entry_id, job.attempt, job.deliveries), tuple[str, str, int, int])
-    assert_type((job.headers, job.enqueued_at, job.lease_lost), tuple[dict[str, str], datetime, bool])
+    assert_type((job.headers, job.enqueued_at), tuple[dict[str, str], datetime])
+    assert_type((job.lease_lost, job.timed_out), tuple[bool, bool])
     job.effects.hincrby("receipts", job.id, 1).set("last", job.id)
     try:
         assert_type(orders.ack(job), bool)
@@ -189,6 +194,8 @@ def by_payload(order: Order) -> None:
 def with_job(order: Order, job: Job[Order]) -> dict[str, int]:
     if order.cents < 0:
         raise Reject("negative amount")
+    if job.timed_out:
+        raise Release("not from here")
     job.effects.hincrby("receipts", job.id)
     return {"total": order.cents}
 
@@ -241,6 +248,31 @@ Worker(orders, wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumen
 Worker(orders, wrong_job)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 Worker(orders, wrong_waiting)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 Worker(orders, three)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+# --- what a worker tells ---------------------------------------------------------------------
+
+
+class Counting(Hooks):
+    def retried(self, job: Job[Any], error: str) -> None:
+        print(job.attempt, error)
+
+    def dead_lettered(self, dead: Buried) -> None:
+        assert_type((dead.stream, dead.entry_id, dead.job_id), tuple[str, str, str | None])
+        assert_type(dead.error, str)
+        assert_type(dead.job, Job[Any] | None)
+
+
+class WrongCounting(Hooks):
+    def retried(self, job: Job[Any]) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        print(job)
+
+
+def probe(health: Health) -> int:
+    assert_type((health.problems, health.streams), tuple[list[str], list[str]])
+    if health.state == "stoped":  # type: ignore[comparison-overlap]  # pyright: ignore[reportUnnecessaryComparison]
+        print(health.consumer)
+    return 200 if health.healthy else 503
 
 
 # --- the same, awaited -----------------------------------------------------------------------
