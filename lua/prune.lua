@@ -2,13 +2,14 @@
 --
 -- KEYS[1]  stream   T:stream   stream
 -- KEYS[2]  workers  T:workers  hash, consumer -> <time in ms> <beat>
+-- KEYS[3]  meta     T:meta     hash; field cursor:workers is where the next look at beats starts
 -- ARGV[1]  group
 -- ARGV[2]  least idle time in ms
 -- ARGV[3]  most consumers to remove
 -- ARGV[4]  most beats to look at, about
 --
 -- Returns  names of the consumers that were removed
---          error WRONGTYPE  T:workers holds something else; nothing was written
+--          error WRONGTYPE  a key holds something else; nothing was written
 --
 -- A worker beats while it waits for jobs, when some servers do not note that it reads: either sign of life keeps it. A
 -- worker that died before its first job left a beat and no consumer; such beats go too, if no group knows the name.
@@ -19,6 +20,7 @@
 
 local stream = KEYS[1]
 local workers = KEYS[2]
+local meta = KEYS[3]
 local group = ARGV[1]
 local min_idle = tonumber(ARGV[2])
 local most = tonumber(ARGV[3])
@@ -48,7 +50,10 @@ end
 
 -- Beats of silent workers that no group has as a consumer. The names are asked for only if there are such beats.
 local function forget_beats()
-  local beats, silent = redis.call('HSCAN', workers, 0, 'COUNT', ARGV[4])[2], {}
+  local from = string.match(redis.call('HGET', meta, 'cursor:workers') or '', '^%d+$') or '0'
+  local cursor, beats = unpack(redis.call('HSCAN', workers, from, 'COUNT', ARGV[4]))
+  if cursor ~= from then redis.pcall('HSET', meta, 'cursor:workers', cursor) end
+  local silent = {}
   for i = 1, #beats, 2 do
     if is_silent(beats[i + 1]) then silent[#silent + 1] = beats[i] end
   end
@@ -62,7 +67,7 @@ local function forget_beats()
   end
 end
 
-local wrong = check_hash(workers)
+local wrong = check_hash(workers) or check_hash(meta)
 if wrong then return wrong end
 local consumers, refused = consumers_of(group)
 if refused then return refused end

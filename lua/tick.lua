@@ -18,8 +18,8 @@
 --
 -- Atomic because it costs nothing: one request for all roles. Nothing is held, so nothing has to be recovered: a token
 -- whose taker died is gone with its period. HDEL of a field that is not there comes first: a script that has written may
--- go on while memory is full, and reclaiming is what frees memory. A beat that cannot be written is left out: who asks
--- has work to do, and others only look at it. Redis >= 6.2.
+-- go on while memory is full, and reclaiming is what frees memory. A beat that cannot be written is left out: whoever
+-- asks has work to do, and beats are only for who looks. Redis >= 6.2.
 -- Uses: records
 
 local stream = KEYS[1]

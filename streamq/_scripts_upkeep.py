@@ -90,7 +90,7 @@ def trim(keys: Keys, options: StreamOptions, *, look: int, cursor: str, stop: st
 
 def prune(keys: Keys, options: StreamOptions, *, min_idle_ms: int, count: int, look: int) -> Script[list[str]]:
     """``prune.lua``: names of the consumers that were removed."""
-    return Script("prune", (keys.stream, keys.workers), (options.group, min_idle_ms, count, look), texts)
+    return Script("prune", (keys.stream, keys.workers, keys.meta), (options.group, min_idle_ms, count, look), texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -423,11 +423,11 @@ class Stream(Generic[T]):
         """Remove consumers of the group that hold nothing and were not heard of for a while.
 
         A live one that is removed does not notice: its next delivery makes it again. Workers do it by themselves, every
-        minute.
+        minute. What workers said of themselves (``T:workers``) goes with them.
 
         Args:
             min_idle: Seconds since the server heard of it; an hour keeps dead ones in sight for a while. On servers before
-                Redis 7.2 a consumer that waits without getting anything is not heard of.
+                Redis 7.2 a consumer that waits without getting anything is heard of only if it is a `Worker`.
 
         Returns:
             Their names.

@@ -6,8 +6,11 @@ import random
 
 import look
 import pytest
+import servers
 
+from streamq import ConnectionLostError
 from streamq._ops import settle
+from streamq._requests import entry_order
 from streamq._scripts import MAX_BATCH, Fence, Settled
 from streamq.messages import JobIdKind
 
@@ -56,7 +59,7 @@ def test_any_mixture_in_any_order(make_stream, raw, seed, retention):
             for i in chance.sample(read + unknown, chance.randint(1, 60))
         ]
         if chance.random() < 0.5:
-            batch.sort(key=lambda one: settle._entry_order(one.entry_id))
+            batch.sort(key=lambda one: entry_order(one.entry_id))
         check(raw, s, chance.choice("abc"), batch, keep=retention == "keep")
 
 
@@ -126,3 +129,30 @@ def test_one_id_twice_in_one_read(make_stream, raw):
     assert claimed == []  # the ID is done: the other was acknowledged unrun
     assert look.state(raw, s).stream == []
     assert second not in look.pending(raw, s)
+
+
+def test_many_are_given_back_by_500(make_stream, raw, proxy):
+    s = make_stream(redis=proxy.url, lease=3600)
+    count = MAX_BATCH + 1
+    s.add_many({"n": n} for n in range(count))
+    jobs = s.read("w", count=count)
+    assert s.run(settle.release(s._spec, jobs)) == [Fence.MINE] * count
+    assert proxy.count(servers.named("EVALSHA", "EVAL")) >= 2
+    assert all(job.lease_lost for job in jobs)
+    assert set(look.pending(raw, s).values()) == {look.Row("w", 0)}
+    assert len(s.reclaim("v", count=count).claimed) == count  # at once, without waiting for the lease
+    assert s.run(settle.release(s._spec, [])) == []
+
+
+def test_what_was_given_back_before_an_error_is_over(make_stream, raw, proxy):
+    s = make_stream(redis=proxy.url)
+    count = MAX_BATCH + 1
+    s.add_many({"n": n} for n in range(count))
+    jobs = s.read("w", count=count)
+    s.run(settle.release(s._spec, [jobs.pop()]))  # the script is known
+    jobs += s.reclaim("w", count=1).claimed
+    assert len(jobs) == count
+    proxy.drop_before(servers.named("EVALSHA"), nth=2)
+    with pytest.raises(ConnectionLostError):
+        s.run(settle.release(s._spec, jobs))
+    assert [job.lease_lost for job in jobs] == [True] * MAX_BATCH + [False]

@@ -16,6 +16,9 @@ import servers
 from look import Row, State
 
 from streamq import Backoff, ConnectionLostError, LeaseLostError
+from streamq._flows import intake
+from streamq._ops import lease
+from streamq._scripts import MAX_BATCH, Fence, Held
 
 
 def held(s, count, consumer="dead"):
@@ -394,7 +397,11 @@ def test_a_tombstone_that_cannot_be_written(make_stream, raw):
 
 @pytest.mark.parametrize(
     ("deliveries", "idle", "due"),
-    [(1, 1, True), (2, 10, False), (2, 11, True), (3, 20, False), (3, 21, True), (4, 21, True), (5, 1, True)],
+    [
+        (0, 1, True),
+        *[(1, 1, True), (2, 10, False), (2, 11, True), (3, 20, False), (3, 21, True), (4, 20, False), (4, 21, True)],
+        (5, 1, True),
+    ],
 )
 def test_crash_backoff_is_added_to_the_lease(make_stream, raw, deliveries, idle, due):
     s = make_stream(lease=1, crash_backoff=Backoff.schedule([10, 20]), max_deliveries=5)
@@ -421,3 +428,135 @@ def test_a_page_is_bounded_in_bytes(make_stream, raw):
     look.age(raw, s)
     for entry_id in ids:
         assert [job.entry_id for job in s.reclaim("w", min_idle=60).claimed] == [entry_id]
+
+
+# --- what is passed over ---------------------------------------------------------------------
+
+
+def counted(s, raw, *counts):
+    """Jobs of a dead worker that were delivered so often; their entry IDs."""
+    ids = held(s, len(counts))
+    for entry_id, count in zip(ids, counts, strict=True):
+        look.age(raw, s, [entry_id], count=count)
+    return ids
+
+
+def take(s, *, count=100, consumer="w", **which):
+    """As a worker reclaims: uncharged, and with a choice."""
+    plan = intake.reclaim(s._spec, consumer, count=count, min_idle_ms=None, raise_count=False, **which)
+    return s.run(plan)
+
+
+def ids_of(page):
+    return [job.entry_id for job in page.claimed]
+
+
+def test_so_many_with_a_single_start_left_and_no_more(make_stream, raw):
+    s = make_stream(max_deliveries=3)
+    ids = counted(s, raw, 2, 1, 2, 0, 2, 3)
+    page = take(s, most_last=2)
+    assert (ids_of(page), page.dead, page.more) == (ids[:4], [ids[5]], False)
+    assert look.pending(raw, s) == {
+        ids[0]: Row("w", 2), ids[1]: Row("w", 1), ids[2]: Row("w", 2), ids[3]: Row("w", 0), ids[4]: Row("dead", 2)
+    }  # fmt: skip
+    assert ids_of(take(s, most_last=0)) == []
+    assert ids_of(take(s)) == [ids[4]]  # its idle time was left alone too
+
+
+def test_the_cursor_goes_on_behind_what_was_passed_over(make_stream, raw):
+    s = make_stream(max_deliveries=2)
+    ids = counted(s, raw, 1, 1, 0, 1, 0)
+    page = take(s, count=1, most_last=0)
+    assert (ids_of(page), page.more) == ([ids[2]], True)
+    assert ids_of(take(s, count=1)) == [ids[3]]  # from there on
+    assert ids_of(take(s, count=1, most_last=0)) == [ids[4]]
+    page = take(s, most_last=0)
+    assert (ids_of(page), page.more) == ([], False)
+    assert ids_of(take(s)) == ids[:2]
+
+
+def test_the_raised_count_is_not_looked_at(make_stream, raw):
+    """Whoever charges as he claims is asked for what the entry was before."""
+    s = make_stream(max_deliveries=3)
+    ids = counted(s, raw, 1, 1, 2)
+    plan = intake.reclaim(s._spec, "w", count=9, min_idle_ms=None, raise_count=True, most_last=0)
+    assert [(job.entry_id, job.deliveries) for job in s.run(plan).claimed] == [(entry_id, 2) for entry_id in ids[:2]]
+
+
+def test_a_job_that_was_never_started_has_more_than_a_single_start_left(make_stream, raw):
+    s = make_stream(max_deliveries=1)
+    ids = counted(s, raw, 0)
+    assert ids_of(take(s, most_last=0, last_patience_ms=10**9)) == ids
+
+
+def test_smaller_counts_are_passed_over_but_spent_ones_buried(make_stream, raw):
+    s = make_stream(max_deliveries=4)
+    ids = counted(s, raw, 0, 1, 2, 3, 4)
+    page = take(s, least_count=3)
+    assert (ids_of(page), page.dead) == ([ids[3]], [ids[4]])
+    assert {i: row for i, row in look.pending(raw, s).items() if row.consumer == "dead"} == {
+        ids[0]: Row("dead", 0), ids[1]: Row("dead", 1), ids[2]: Row("dead", 2)
+    }  # fmt: skip
+    assert ids_of(take(s, least_count=1)) == ids[1:3]
+    assert ids_of(take(s)) == ids[:1]
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "idle", "due"),
+    [(0, 1, True), (1, 1, True), (2, 11, True), (3, 40, False), (3, 41, True), (4, 1, True)],
+)
+def test_what_has_a_single_start_left_is_left_to_others_for_a_while(make_stream, raw, deliveries, idle, due):
+    s = make_stream(lease=1, crash_backoff=Backoff.constant(10, limit=None), max_deliveries=4)
+    ids = held(s, 1)
+    look.age(raw, s, idle=idle, count=deliveries)
+    result = take(s, last_patience_ms=30_000)
+    assert ids_of(result) + result.dead == (ids if due else [])
+
+
+def test_patience_holds_however_many_starts_there_are(make_stream, raw):
+    """More than there are crash delays sent along."""
+    s = make_stream(lease=1, crash_backoff=Backoff.constant(1, limit=None), max_deliveries=1_000)
+    ids = held(s, 2)
+    look.age(raw, s, ids[:1], idle=5, count=998)
+    look.age(raw, s, ids[1:], idle=5, count=999)
+    assert ids_of(take(s, last_patience_ms=30_000)) == ids[:1]
+    assert ids_of(take(s)) == ids[1:]
+
+
+# --- many starts in one request --------------------------------------------------------------
+
+
+@pytest.mark.covers("F9")
+def test_starts_are_counted_for_whom_they_are(make_stream, raw):
+    s = make_stream()
+    ids = counted(s, raw, 1, 2, 1, 1, 1)
+    jobs = take(s).claimed
+    targets = [Held(job.entry_id, job.deliveries + 1) for job in jobs]
+    look.age(raw, s, ids[2:3])
+    assert ids_of(take(s, consumer="other")) == ids[2:3]
+    s.ack(jobs[3])
+    look.age(raw, s, ids[4:], count=3)  # another delivery
+    before = look.pending(raw, s)
+    found = s.run(lease.start(s._spec, "w", targets))
+    assert found == [Fence.MINE, Fence.MINE, Fence.LOST, Fence.GONE, Fence.LOST]
+    after = before | {ids[0]: Row("w", 2), ids[1]: Row("w", 3)}
+    assert look.pending(raw, s) == after
+    assert s.run(lease.start(s._spec, "w", targets)) == found  # sent again, it counts once
+    assert look.pending(raw, s) == after
+
+
+@pytest.mark.covers("F9")
+def test_starts_go_by_500(make_stream, raw, proxy):
+    s = make_stream(redis=proxy.url)
+    count = MAX_BATCH + 3
+    held(s, count)
+    look.age(raw, s)
+    targets = [Held(job.entry_id, job.deliveries + 1) for job in take(s, count=count).claimed]
+    s.run(lease.start(s._spec, "w", targets[:1]))  # the script is known
+    is_script = servers.named("EVALSHA")
+    before = proxy.count(is_script)
+    assert s.run(lease.start(s._spec, "w", targets)) == [Fence.MINE] * count
+    assert proxy.count(is_script) - before == 2
+    assert set(look.pending(raw, s).values()) == {Row("w", 2)}
+    assert s.run(lease.start(s._spec, "w", [])) == []
+    assert proxy.count(is_script) - before == 2

@@ -359,10 +359,70 @@ class World(Ground):
 
     def working(self, consumer: str, *, count: int = 100, then: Callable[..., Plan[Any]] | None = None) -> Plan[None]:
         """Reclaim as a worker does: claim uncharged, count each start, then go on."""
-        group = self._named()
-        spec = self.spec(group)
-        page = yield from intake.reclaim(spec, consumer, count=count, min_idle_ms=0, raise_count=False)
-        yield from self._start_each(page.claimed, then, group)
+        jobs = yield from self.claiming(consumer, count=count)
+        yield from self._start_each(jobs, then, self._named())
+
+    def round(
+        self,
+        consumer: str,
+        *,
+        tick: bool = False,
+        give_back: int = 0,
+        least_count: int = 0,
+        most_last: int | None = None,
+    ) -> Plan[None]:
+        """A worker's round: claim uncharged, start all in one request, commit each.
+
+        Args:
+            consumer: Who does it.
+            tick: Whether it asks for the role first, and does nothing if that is not its own.
+            give_back: How many of the last ones it releases instead of starting them.
+            least_count: As of `reclaim.page`.
+            most_last: As of `reclaim.page`.
+        """
+        if tick and Role.RECLAIM not in (yield from self.ticking(consumer, Role.RECLAIM)):
+            return
+        jobs = yield from self.claiming(consumer, least_count=least_count, most_last=most_last)
+        at = max(len(jobs) - give_back, 0)
+        yield from self.each((yield from self.starting(consumer, jobs[:at])), self.committing)
+        for job in jobs[at:]:
+            yield from self.releasing(job, charged=False)
+
+    def claiming(
+        self, consumer: str, *, count: int = 100, least_count: int = 0, most_last: int | None = None
+    ) -> Plan[list[Job[dict]]]:
+        """Reclaim uncharged; what comes must be what was asked for."""
+        page = yield from intake.reclaim(
+            self.spec(),
+            consumer,
+            count=count,
+            min_idle_ms=0,
+            raise_count=False,
+            least_count=least_count,
+            most_last=most_last,
+        )
+        counts = [job.deliveries for job in page.claimed]
+        lasts = counts.count(self._max_deliveries - 1)
+        if min(counts, default=least_count) < least_count or (most_last is not None and lasts > most_last):
+            raise Violation(f"{consumer} asked for {least_count=}, {most_last=}, and got {page.claimed}")
+        for job in page.claimed:
+            self._hand_out(job, self._named(), started=False)
+        return page.claimed
+
+    def starting(self, consumer: str, jobs: Sequence[Job[dict]]) -> Plan[list[Job[dict]]]:
+        """Count the starts of claimed jobs in one request; those that began, all at once."""
+        targets = [Held(job.entry_id, job.deliveries + 1) for job in jobs]
+        found = yield from lease.start(self.spec(), consumer, targets)
+        mine = [job for job, fence in zip(jobs, found, strict=True) if fence is Fence.MINE]
+        for job in mine:
+            job.deliveries += 1
+            self._hand_out(job, self._named(), started=True)
+        return mine
+
+    def each(self, jobs: Sequence[Job[dict]], then: Callable[..., Plan[Any]]) -> Plan[None]:
+        """Go on with each job that began."""
+        for job in jobs:
+            yield from self._forgiving(then(job))
 
     def _start_each(self, jobs: list[Job[dict]], then: Callable[..., Plan[Any]] | None, group: str) -> Plan[None]:
         for job in jobs:
@@ -624,13 +684,17 @@ class World(Ground):
         """Forgets what is due, and nothing else."""
         yield from identity.sweep(self.spec())
 
-    def ticking(self, consumer: str, *roles: Role) -> Plan[None]:
-        """A token is given to one only."""
+    def ticking(self, consumer: str, *roles: Role) -> Plan[tuple[Role, ...]]:
+        """A token is given to one only; and to reclaim, only if there is something pending."""
         periods = dict.fromkeys(roles, 60_000)
         found = yield from ask(tick(self._keys, self.spec().options, consumer=consumer, beat=b"{}", periods_ms=periods))
         for role in found.roles:
             if self._taken.setdefault(role, self._actor) != self._actor:
                 raise Violation(f"{self._taken[role]} and {self._actor} both have the tick of {role}")
+        group = self._view.groups.get(self._named())
+        if Role.RECLAIM in found.roles and not (group and group.pending):
+            raise Violation(f"{self._actor} is to reclaim, but nothing is pending")
+        return found.roles
 
 
 def body(marker: str) -> str:

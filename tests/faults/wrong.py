@@ -69,6 +69,16 @@ def unfenced_claim(w: World) -> Plan[None]:
         w.hand_out(entry_id, "B", rows[0][3] + 1)
 
 
+def unfenced_starts(w: World) -> Plan[None]:
+    """Claim uncharged, then count the starts of whatever was claimed, whoever has it by then."""
+    key = w.keys.stream
+    jobs = yield from w.claiming("A")
+    for job in jobs:
+        job.deliveries += 1
+        yield from ask(_raw(key, "XCLAIM", key, GROUP, "A", 0, job.entry_id, "RETRYCOUNT", job.deliveries, "JUSTID"))
+        w._hand_out(job, GROUP, started=True)
+
+
 # --- of operators and maintenance ---------------------------------------------------------
 
 
@@ -312,6 +322,16 @@ WRONG: tuple[tuple[Scenario, str], ...] = (
             rows=("F1",),
         ),
         "which never was true",
+    ),
+    (
+        Scenario(
+            name="claim, then XCLAIM to start | reclaim",
+            seed=one_held,
+            plans={"A": unfenced_starts, "B": reclaimer("B")},
+            modes=(Mode.CRASH,),
+            rows=("F9",),
+        ),
+        "was started 3 times",
     ),
 )
 """Scenarios of plans that are wrong, and what must be said of each."""
