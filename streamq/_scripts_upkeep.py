@@ -64,6 +64,11 @@ def prune(keys: Keys, options: StreamOptions, *, min_idle_ms: int, count: int) -
     return Script("prune", (keys.stream, keys.workers), (options.group, min_idle_ms, count), texts)
 
 
+def leave(keys: Keys, options: StreamOptions, *, consumer: str) -> Script[int]:
+    """``leave.lua``: 1 removed, 0 not there, -1 holds pending entries."""
+    return Script("leave", (keys.stream, keys.workers), (options.group, consumer), int)
+
+
 @dataclass(frozen=True, slots=True)
 class Dropped:
     """Answer of `drop_group`."""
