@@ -93,6 +93,11 @@ def prune(keys: Keys, options: StreamOptions, *, min_idle_ms: int, count: int, l
     return Script("prune", (keys.stream, keys.workers, keys.meta), (options.group, min_idle_ms, count, look), texts)
 
 
+def leave(keys: Keys, options: StreamOptions, *, consumer: str) -> Script[int]:
+    """``leave.lua``: 1 removed, 0 not there, -1 holds pending entries."""
+    return Script("leave", (keys.stream, keys.workers), (options.group, consumer), int)
+
+
 @dataclass(frozen=True, slots=True)
 class Dropped:
     """Answer of `drop_group`."""

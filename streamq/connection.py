@@ -49,14 +49,18 @@ class Settings:
             return f"unix://{self.options.get('path', '')}"
         return f"redis server {self.options.get('host', 'localhost')}:{self.options.get('port', 6379)}"
 
-    def blocking(self) -> BlockingDriver:
-        """A driver over blocking connections. Connects at first use."""
+    def blocking(self, timeout_s: float | None = None) -> BlockingDriver:
+        """A driver over blocking connections. Connects at first use.
+
+        Args:
+            timeout_s: Longest wait for a connection or a reply, for who asks nothing that blocks.
+        """
         from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
         from streamq._drivers.blocking import BlockingDriver
 
         kinds = {"tcp": Connection, "tls": SSLConnection, "unix": UnixDomainSocketConnection}
-        return BlockingDriver(self._maker(kinds[self.kind]), self.where)
+        return BlockingDriver(self._maker(kinds[self.kind], timeout_s), self.where)
 
     def asynchronous(self) -> AsyncDriver:
         """A driver over asyncio connections. Connects at first use."""
@@ -67,9 +71,11 @@ class Settings:
         kinds = {"tcp": Connection, "tls": SSLConnection, "unix": UnixDomainSocketConnection}
         return AsyncDriver(self._maker(kinds[self.kind]), self.where)
 
-    def _maker(self, kind: Any) -> Any:
+    def _maker(self, kind: Any, timeout_s: float | None = None) -> Any:
         options = dict(self.options)
         options["socket_timeout"] = max(options.get("socket_timeout") or 0, READ_TIMEOUT_S)
+        if timeout_s is not None:
+            options.update(socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
         # RESP2 and bytes, whatever the user's client has: one shape of replies, and nothing is decoded in a parser.
         options.update(protocol=2, decode_responses=False, driver_info=None)
 

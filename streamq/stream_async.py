@@ -11,7 +11,20 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar, cast, get_args, overl
 from streamq import connection
 from streamq._codec import EntryCodec
 from streamq._flows import intake, opening, outcome
-from streamq._ops import enqueue, groups, identity, inspect, lease, letters, pause, registry, remove, settle, trim
+from streamq._ops import (
+    consumers,
+    enqueue,
+    groups,
+    identity,
+    inspect,
+    lease,
+    letters,
+    pause,
+    registry,
+    remove,
+    settle,
+    trim,
+)
 from streamq._ops import read as reading
 from streamq._requests import Plan
 from streamq._spec import Spec
@@ -435,7 +448,7 @@ class AsyncStream(Generic[T]):
 
         Round trips: 1 per 100. Atomic: each (a script: never one with pending entries).
         """
-        return await self._run(trim.prune_consumers(self._spec, min_idle_ms=to_ms(min_idle, "min_idle")))
+        return await self._run(consumers.prune(self._spec, min_idle_ms=to_ms(min_idle, "min_idle")))
 
     async def delete(self, *, force: bool = False) -> int:
         """Delete the stream: entries, groups, dead letters, schedule, records, what effects wrote, and its name.

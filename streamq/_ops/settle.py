@@ -170,3 +170,15 @@ def release(spec: Spec[T], jobs: Sequence[Job[T]], *, charged: bool = True, wait
         for job in jobs[at : at + MAX_BATCH]:
             job.lease_lost = True  # whoever reclaims it gets a job of its own; this one is over
     return found
+
+
+def give_back(spec: Spec[T], consumer: str, batch: Sequence[tuple[Held, int]]) -> Plan[list[Fence]]:
+    """Give deliveries back on behalf of a dead consumer, due at once, each with a count of its own; what the fence found.
+
+    One request, none without deliveries; atomic each. `running` records of chosen job IDs stay: they are bound to the
+    entry, and whoever takes it over takes them over too.
+    """
+    if not batch:
+        return []
+    terms = [(held, count, spec.options.lease_ms, "") for held, count in batch]
+    return (yield from ask(_scripts.release(spec.keys, spec.options, consumer=consumer, batch=terms)))

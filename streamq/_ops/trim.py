@@ -1,4 +1,4 @@
-"""Remove finished entries that are still in the stream, and consumers that are gone."""
+"""Remove finished entries that are still in the stream."""
 
 from __future__ import annotations
 
@@ -12,12 +12,6 @@ T = TypeVar("T")
 
 LOOK = 1_000
 """Most entries that one pass looks at one by one: a few ms of the server's time."""
-
-PRUNED = 100
-"""Most consumers that one request removes."""
-
-BEATS = 1_000
-"""Workers that one request looks at, about: their beats, to find those of dead ones."""
 
 
 def trim(spec: Spec[T]) -> Plan[int]:
@@ -36,17 +30,3 @@ def trim_some(spec: Spec[T]) -> Plan[int]:
     if options.retention == "keep" and options.keep_ms is None and options.keep_last is None:
         return 0
     return (yield from ask(_scripts_upkeep.trim(spec.keys, spec.options, look=LOOK, cursor="", stop=""))).removed
-
-
-def prune_consumers(spec: Spec[T], *, min_idle_ms: int) -> Plan[list[str]]:
-    """Remove the group's consumers that hold nothing and were not heard of; their names. One request per 100; each atomic.
-
-    What workers said of themselves goes with them, and so does what silent ones left that are no group's consumers.
-    """
-    names: list[str] = []
-    while True:
-        script = _scripts_upkeep.prune(spec.keys, spec.options, min_idle_ms=min_idle_ms, count=PRUNED, look=BEATS)
-        page = yield from ask(script)
-        names += page
-        if len(page) < PRUNED:
-            return names

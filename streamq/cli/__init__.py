@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from streamq.cli import demo, inspect
+from streamq.cli import demo, inspect, run
 from streamq.cli.output import fail
 from streamq.errors import StreamqError
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("inspect")(inspect.inspect)
+app.command("run")(run.run)
 
 
 def _version(value: bool) -> None:

@@ -272,7 +272,7 @@ class Worker(Generic[T]):
         run past their timeouts.
         """
         runner, state = self._runner, self._state
-        problems = self._watch.problems()
+        problems = self._watch.problems + ([] if runner is None else runner.problems())
         if runner is not None and state == "starting" and runner.is_open:
             state = runner.state
         return Health(
@@ -284,7 +284,7 @@ class Worker(Generic[T]):
             running=0 if runner is None else runner.lane.running,
             waiting=0 if runner is None else runner.lane.waiting,
             stuck=0 if runner is None else runner.stuck,
-            failures=self._watch.worst,
+            failures=self._watch.failures,
         )
 
     # For a supervisor

@@ -60,8 +60,8 @@ class Post(Protocol):
     def reached(self, source: str) -> None:
         """The server answered."""
 
-    def failed(self, source: str, error: StreamqError) -> int:
-        """The server could not be reached, or refused; how many times in a row now."""
+    def failed(self, source: str, error: StreamqError) -> None:
+        """The server could not be reached, or refused."""
 
     def note(self, stream: int, entry_id: str, count: int, state: NoteState) -> None:
         """Keep in the journal how far a job is."""
@@ -69,7 +69,7 @@ class Post(Protocol):
     def forget(self, stream: int, entry_id: str) -> None:
         """Take a job out of the journal."""
 
-    def reclaiming(self, stream: int, under_way: bool) -> None:  # noqa: FBT001
+    def reclaiming(self, stream: int, *, under_way: bool) -> None:
         """A reclaim begins, or what it claimed is noted."""
 
     def beat(self) -> bytes:
@@ -107,6 +107,7 @@ class Fetcher:
         self._lane = post.lane
         self._block_ms = block_ms
         self._looked_at = float("-inf")
+        self._failures: dict[str, int] = {}
         self._lost_reply = False
         self._lost_reclaim = False
         self._more = False
@@ -324,7 +325,7 @@ class Fetcher:
             return
         async with self._exchanging:
             self._more = False
-            self._post.reclaiming(self.place, True)
+            self._post.reclaiming(self.place, under_way=True)
             try:
                 plan = maintenance.reclaim(
                     self._spec,
@@ -342,7 +343,7 @@ class Fetcher:
                 raise
             self._more = answer.more
             refused = self._keep(self._hold(answer.claimed, self._standing_of_reclaimed))
-            self._post.reclaiming(self.place, False)
+            self._post.reclaiming(self.place, under_way=False)
             self._post.buried(self.place, {**answer.reasons, **dict.fromkeys(answer.missing, _MISSING)})
             await self._release_now(refused)
         if not answer.claimed and not answer.more:
@@ -416,10 +417,12 @@ class Fetcher:
     # Small things
 
     def _reached(self, role: str) -> None:
+        self._failures[role] = 0
         self._post.reached(f"{role} {self._spec.keys.name}")
 
     async def _outlast(self, error: StreamqError, role: str, what: str) -> None:
-        failures = self._post.failed(f"{role} {self._spec.keys.name}", error)
+        failures = self._failures[role] = self._failures.get(role, 0) + 1
+        self._post.failed(f"{role} {self._spec.keys.name}", error)
         if isinstance(error, ConfigurationError):
             # The key's type or a permission changed under us: not worth more than a try a second.
             _log.error("stream %s %s: %s", self._spec.keys.name, what, error)
@@ -428,11 +431,11 @@ class Fetcher:
             _log.warning("stream %s %s (%d in a row): %s", self._spec.keys.name, what, failures, error)
             await self._until(None, RECONNECT.delay_ms(failures, random.random()) / 1000)  # noqa: S311  # jitter
 
-    async def _until(self, event: asyncio.Event | None, timeout: float | None = None) -> None:
+    async def _until(self, event: asyncio.Event | None, limit_s: float | None = None) -> None:
         """Wait for `event`, the worker's stop, or the time."""
         waits = [asyncio.ensure_future(e.wait()) for e in (event, self._post.stopping) if e is not None]
         try:
-            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()

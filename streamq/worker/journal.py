@@ -15,10 +15,12 @@ import contextlib
 import mmap
 import os
 import sys
-from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Final
+
+from streamq._flows.recovery import Note, NoteState
+
+__all__ = ["MAX_STREAMS", "Journal", "Note", "NoteState"]
 
 MAX_STREAMS: Final = 64
 """Most streams of one journal: their flags are the bits of one word."""
@@ -37,31 +39,6 @@ _COUNT_SHIFT: Final = 24
 _STREAM_SHIFT: Final = 8
 _STATE_MASK: Final = 0xFF
 _STREAM_MASK: Final = 0xFFFF
-
-
-class NoteState(IntEnum):
-    """How far a delivery has come."""
-
-    READ = 1
-    """Read from the stream: charged one delivery, its handler has not begun."""
-    HELD = 2
-    """Taken over: not charged, its handler has not begun."""
-    STARTING = 3
-    """Its start is being counted; the note's count is what it shall be."""
-    STARTED = 4
-    """Its handler has begun, or ended too; it is not settled."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Note:
-    """A delivery in a child's hands."""
-
-    stream: int
-    """The worker's stream, by its place."""
-    entry_id: str
-    count: int
-    """Its delivery count on the server; of a `NoteState.STARTING`, the count that it gets."""
-    state: NoteState
 
 
 class Journal:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from streamq import _scripts_upkeep
 from streamq._flows import intake
-from streamq._ops import identity, inspect, trim
+from streamq._ops import consumers, identity, inspect, trim
 from streamq._requests import Plan, ask
 from streamq._scripts_upkeep import Role, Tick
 from streamq._spec import Spec
@@ -110,7 +110,7 @@ def upkeep(spec: Spec[T], roles: Iterable[Role]) -> Plan[None]:
                     if not (yield from trim.trim_some(spec)):
                         break
             case Role.PRUNE:
-                yield from trim.prune_consumers(spec, min_idle_ms=PRUNE_IDLE_MS)
+                yield from consumers.prune(spec, min_idle_ms=PRUNE_IDLE_MS)
             case Role.WATCH:
                 for name in (yield from inspect.abandoned(spec)):
                     _log.warning(

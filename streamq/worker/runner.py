@@ -26,7 +26,11 @@ from streamq.worker.lane import Call, Lane, Line, Ticket
 from streamq.worker.settle import Fate, Settlement, Settler
 
 ROLE_FAILURES = 10
+ROLE_FAILURES_S = 60
 """A role that fails so often by a mistake of ours, each time within a minute, ends the worker."""
+
+PULSE_S = 5.0
+"""An event loop that has not come round for three of these is blocked."""
 
 REMEMBERED = 1_000
 """Most jobs of which it is known that they were given back because they could not run alone soon."""
@@ -91,6 +95,7 @@ class Runner:
         leaves_last: bool,
         about: bytes,
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self.consumer = consumer
         self.prefetch = prefetch
         self.is_solo = is_solo
@@ -98,12 +103,12 @@ class Runner:
         self.is_open = False
         self.stuck = 0
         self._uncounted = 0
+        self._alive_at = self._loop.time()
         self._drain_s = drain_s
         self._hooks = hooks
         self._watch = watch
         self._journal = journal
         self._about = about
-        self._loop = asyncio.get_running_loop()
         self._change = asyncio.Event()
         self._patience_s = min(patience_s(source.spec) for source in sources)
         self.last_patience_ms = round(self._patience_s * 1000) if leaves_last else 0
@@ -168,7 +173,7 @@ class Runner:
             try:
                 await work()
             except Exception:
-                failures = failures + 1 if self._now() < began + 60 else 1  # noqa: PLR2004  # a minute, as `ROLE_FAILURES` says
+                failures = failures + 1 if self._now() < began + ROLE_FAILURES_S else 1
                 _log.exception("role '%s' failed (%d in a row)", name, failures)
                 if failures >= ROLE_FAILURES:
                     raise
@@ -194,9 +199,9 @@ class Runner:
         while not self.stopping.is_set():
             self._change.clear()
             self._start_some()
-            now = self._now()
+            self._alive_at = now = self._now()
             again_at = self.lane.next_change(now)
-            if not await self._changes(None if again_at is None else again_at - now):
+            if not await self._changes(PULSE_S if again_at is None else min(again_at - now, PULSE_S)):
                 self.changed()  # by time alone
 
     def _start_some(self) -> None:
@@ -298,7 +303,14 @@ class Runner:
                 assert settlement.reason is not None  # noqa: S101  # what is dead has one
                 self._hooks.tell(
                     "dead_lettered",
-                    Buried(stream, job.entry_id, settlement.reason, job_id=job.id, error=settlement.error, job=job),
+                    Buried(
+                        stream=stream,
+                        entry_id=job.entry_id,
+                        job_id=job.id,
+                        reason=settlement.reason,
+                        error=settlement.error,
+                        job=job,
+                    ),
                 )
             case Fate.RELEASED:
                 self._hooks.tell("released", job)
@@ -366,6 +378,15 @@ class Runner:
             return "stopping"
         return "paused" if all(feed.fetcher.is_paused for feed in self.feeds) else "running"
 
+    def problems(self) -> list[str]:
+        """What is wrong in this process itself, one line each. Called in any thread."""
+        found = []
+        if self.stuck >= self.lane.slots:
+            found.append("every handler runs past its timeout and cannot be stopped")
+        if (silent := self._loop.time() - self._alive_at) > 3 * PULSE_S and self.is_open:
+            found.append(f"the event loop has been blocked for {silent:.0f} s")
+        return found
+
     # What the fetchers tell
 
     def changed(self) -> None:
@@ -382,21 +403,21 @@ class Runner:
 
     def buried(self, stream: int, dead: Mapping[str, Reason]) -> None:
         """Entries were dead-lettered before they became jobs of this worker."""
+        name = self.feeds[stream].source.spec.keys.name
         for entry_id, reason in dead.items():
-            self._hooks.tell("dead_lettered", Buried(self.feeds[stream].source.spec.keys.name, entry_id, reason))
+            self._hooks.tell("dead_lettered", Buried(stream=name, entry_id=entry_id, reason=reason))
 
     def reached(self, source: str) -> None:
         """The server answered."""
-        if self._watch.reached(source):
+        if self._watch.succeeded(source):
             _log.info("worker %s is healthy again", self.consumer)
             self._hooks.tell("healthy")
 
-    def failed(self, source: str, error: StreamqError) -> int:
-        """The server could not be reached, or refused; how many times in a row now."""
-        if problem := self._watch.failed(source, str(error)):
-            _log.error("worker %s is unhealthy: %s", self.consumer, problem)
-            self._hooks.tell("unhealthy", problem)
-        return self._watch.in_a_row(source)
+    def failed(self, source: str, error: StreamqError) -> None:
+        """The server could not be reached, or refused."""
+        if self._watch.failed(source, str(error)):
+            _log.error("worker %s is unhealthy: %s", self.consumer, error)
+            self._hooks.tell("unhealthy", str(error))
 
     def note(self, stream: int, entry_id: str, count: int, state: NoteState) -> None:
         """Keep in the journal how far a job is."""
@@ -408,7 +429,7 @@ class Runner:
         if self._journal is not None:
             self._journal.forget(stream, entry_id)
 
-    def reclaiming(self, stream: int, under_way: bool) -> None:  # noqa: FBT001
+    def reclaiming(self, stream: int, *, under_way: bool) -> None:
         """A reclaim begins, or what it claimed is noted."""
         if self._journal is not None:
             self._journal.reclaiming(stream, under_way)
@@ -495,12 +516,12 @@ class Runner:
 
     # Small things
 
-    async def _changes(self, timeout: float | None) -> bool:
+    async def _changes(self, limit_s: float | None) -> bool:
         """Wait for a change, or the stop; False if the time was over first."""
         waits = [asyncio.ensure_future(self._change.wait()), asyncio.ensure_future(self.stopping.wait())]
         try:
-            limit = None if timeout is None else max(timeout, 0.0)
-            done, _ = await asyncio.wait(waits, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            left = None if limit_s is None else max(limit_s, 0.0)
+            done, _ = await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()

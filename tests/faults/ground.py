@@ -22,7 +22,7 @@ SCRIPT_VERBS = {
     "add": "add", "claim_id": "claim ID", "renew": "renew", "reclaim": "reclaim", "start": "start", "ack": "ack",
     "commit": "commit", "retry": "retry", "release": "release", "dead_letter": "dead-letter", "pass_over": "pass over",
     "cancel": "cancel", "redrive": "redrive", "purge": "purge", "trim": "trim", "prune": "prune", "delete": "delete",
-    "drop_group": "drop group", "pause": "pause", "tick": "tick", "once": "once", "result": "result",
+    "drop_group": "drop group", "leave": "leave", "pause": "pause", "tick": "tick", "once": "once", "result": "result",
     "sweep": "sweep",
 }  # fmt: skip
 """What a request is called in `streamq.lifecycle`, or here if it moves no job."""

@@ -76,6 +76,7 @@ ACTS: tuple[Act, ...] = (
     act("drop group", lambda w, me: w.dropping("h")),
     act("delete", lambda w, me: w.deleting()),
     act("prune", lambda w, me: w.pruning(), "idle"),
+    act("leave", lambda w, me: w.leaving(*({"A", "B"} - {me})), "idle"),
     act("pause", lambda w, me: w.pausing()),
     act("tick", lambda w, me: w.ticking(me, *Role)),
     act("once", lambda w, me: w.applying_once("o")),

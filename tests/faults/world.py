@@ -12,8 +12,9 @@ from faults.ground import Ground
 from faults.view import RECEIPTS, Server
 
 from streamq._codec import EntryCodec
-from streamq._flows import intake, outcome
-from streamq._ops import enqueue, groups, identity, lease, letters, pause, remove, settle, trim
+from streamq._flows import intake, outcome, recovery
+from streamq._flows.recovery import Note, NoteState
+from streamq._ops import consumers, enqueue, groups, identity, lease, letters, pause, remove, settle, trim
 from streamq._requests import Plan, ask
 from streamq._scripts import Fence, Held
 from streamq._scripts_upkeep import Role, tick
@@ -162,6 +163,11 @@ class World(Ground):
         ]
         self.raw(("XGROUP", "SETID", key, GROUP, ids[-1]), *claims)
         self._starts.update({(GROUP, entry_id): count for entry_id, count in zip(ids, counts.values(), strict=True)})
+
+    def unbegun(self, *markers: str) -> None:
+        """Of what `deliver` made: the latest start of these was counted, but their handlers never began."""
+        for entry_id, marker in self._markers.items():
+            self._starts[GROUP, entry_id] -= marker in markers
 
     def run(self, plan: Plan[Any]) -> None:
         """Run one of the plans below; it is watched as in a schedule."""
@@ -647,7 +653,21 @@ class World(Ground):
 
     def pruning(self, group: str = "") -> Plan[None]:
         """All that hold nothing now, however young."""
-        yield from trim.prune_consumers(self.spec(group), min_idle_ms=0)
+        yield from consumers.prune(self.spec(group), min_idle_ms=0)
+
+    def leaving(self, consumer: str) -> Plan[None]:
+        """As who stops does, or who has buried it."""
+        yield from consumers.leave(self.spec(), consumer)
+
+    def giving_back(self, consumer: str, *, reclaiming: bool = False, **notes: tuple[int, NoteState]) -> Plan[None]:
+        """As a supervisor does whose child is dead; `notes` are (count, state) by marker."""
+        entries = {marker: entry_id for entry_id, marker in self._markers.items()}
+        left = [Note(0, entries[marker], *note) for marker, note in notes.items()]
+        yield from recovery.give_back(self.spec(), consumer, left, reclaiming=reclaiming)
+
+    def losing_read(self, consumer: str) -> Plan[None]:
+        """A read whose reply nobody gets any more."""
+        yield from intake.read(self.spec(), consumer, count=1, block_ms=None)
 
     def creating(self, *names: str, start: GroupStart = "all") -> Plan[None]:
         yield from groups.create(self.spec(), names, start)

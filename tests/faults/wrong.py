@@ -9,6 +9,8 @@ from faults.scenarios import held, nothing, one_held, reader, reclaimer
 from faults.view import order
 from faults.world import GROUP, Scenario, World, body
 
+from streamq._flows.recovery import NoteState
+from streamq._ops import consumers
 from streamq._requests import Arg, Command, Plan, Reply, Transaction, ask
 
 # --- of a job's own life ------------------------------------------------------------------
@@ -154,6 +156,13 @@ def look_then_prune(w: World) -> Plan[None]:
             yield from ask(_raw(key, "XGROUP", "DELCONSUMER", key, GROUP, consumer[b"name"]))
 
 
+def look_then_leave(w: World) -> Plan[None]:
+    """Two requests: what a dead process holds, then XGROUP DELCONSUMER."""
+    key = w.keys.stream
+    if not (yield from consumers.pending(w.spec(), "R")):
+        yield from ask(_raw(key, "XGROUP", "DELCONSUMER", key, GROUP, "R"))
+
+
 def consumer_without_jobs(w: World) -> None:
     one_unread(w)
     w.raw(("XGROUP", "CREATECONSUMER", w.keys.stream, GROUP, "R"))
@@ -213,6 +222,10 @@ UPKEEP: tuple[tuple[Scenario, str], ...] = (
            B=lambda w: w.creating("k"), late=("k",), options={"retention": "keep"}),
     _wrong("purge of a letter and its entry", "which is gone", "F13", seed=large_dead_twice, A=purge_with_entry,
            groups=("g", "h")),
+    _wrong("give back of a begun job as if it was only read", "its count says 0", "C04", seed=one_held,
+           A=lambda w: w.giving_back("old", a=(1, NoteState.READ))),
+    _wrong("give back | leave in two requests", "lost", "C26", seed=one_unread, A=look_then_leave,
+           R=lambda w: w.losing_read("R")),
     _wrong("max_ready in two requests", "max_ready is 1", "C86", seed=nothing, A=look_then_add, B=look_then_add,
            options={"max_ready": 1}),
     _wrong("pause | heedless read", "while the stream was paused", "C86", seed=one_unread, R=read_heedless,

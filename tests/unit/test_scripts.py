@@ -11,6 +11,7 @@ import pytest
 
 from streamq import Backoff, Effects, QueueFullError, StreamOptions, _scripts, _scripts_upkeep
 from streamq._drivers import exchange
+from streamq._flows import recovery
 from streamq._ops import access, identity, lease, trim
 from streamq._scripts import Fence, Held, NewJob, Settled, Source
 from streamq._scripts_upkeep import Role
@@ -63,6 +64,7 @@ def calls():
         "check": _scripts.check(keys, commands=access.READER),
         "delete": _scripts_upkeep.delete(keys, force=False),
         "drop_group": _scripts_upkeep.drop_group(keys, group="g", force=False),
+        "leave": _scripts_upkeep.leave(keys, options, **c),
         "once": _scripts.once(keys, options, once_id="id", effects=effects),
         "pass_over": _scripts.pass_over(keys, options, batch=[(held, "g")], **c),
         "pause": _scripts_upkeep.pause(keys, paused=True),
@@ -277,6 +279,7 @@ def test_scripts_touch_declared_keys_only(make_stream, raw, harness, retention):
     s.trim()
     s.run(trim.trim_some(s._spec))
     s.prune_consumers(0)
+    s.run(recovery.give_back(s._spec, "w2", [], reclaiming=False))
     s.groups.drop("other", force=True)
     s.delete(force=True)
     assert harness == set(NAMES)

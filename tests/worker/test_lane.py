@@ -13,8 +13,8 @@ def ticket(name, standing=Standing.NEW, *, stream=0, since=0.0, deliveries=1):
     return Ticket(stream, job, standing, since)
 
 
-def lane_of(*tickets, slots=64, lines=(Line(),), patience_s=10.0):
-    lane = Lane(slots, lines, patience_s=patience_s)
+def lane_of(*tickets, slots=64, lines=None, patience_s=10.0):
+    lane = Lane(slots, lines or [Line()], patience_s=patience_s)
     for one in tickets:
         assert lane.put(one)
     return lane

@@ -1,0 +1,43 @@
+-- leave.lua: remove one consumer, if it holds nothing: its process has stopped, or is dead and its jobs are given back.
+--
+-- KEYS[1]  stream   T:stream   stream
+-- KEYS[2]  workers  T:workers  hash, consumer -> who it is
+-- ARGV[1]  group
+-- ARGV[2]  consumer
+--
+-- Returns   1  removed
+--           0  there is no such consumer, or no such group; T:workers does not know it any more either
+--          -1  it holds pending entries; untouched
+--          error WRONGTYPE  T:workers holds something else; nothing was written
+--
+-- Atomic because XGROUP DELCONSUMER throws away what the consumer has pending: between the look and the removal a read of
+-- its own, on its way when the process died, must not arrive. One that arrives later makes the consumer again.
+-- Redis >= 6.2.
+-- Uses: types
+
+local stream = KEYS[1]
+local workers = KEYS[2]
+local group = ARGV[1]
+local consumer = ARGV[2]
+
+local wrong = check_hash(workers)
+if wrong then return wrong end
+local known = false
+local rows = redis.pcall('XINFO', 'CONSUMERS', stream, group)
+if rows.err then
+  local words = string.lower(rows.err)
+  if not string.find(words, 'nogroup', 1, true) and not string.find(words, 'no such key', 1, true) then return rows end
+  rows = {}
+end
+for _, row in ipairs(rows) do
+  local found = {}
+  for i = 1, #row, 2 do found[row[i]] = row[i + 1] end
+  if found.name == consumer then
+    if found.pending > 0 then return -1 end
+    known = true
+  end
+end
+redis.call('HDEL', workers, consumer) -- first: what is written after it is not refused for lack of memory
+if not known then return 0 end
+redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)
+return 1

@@ -1,0 +1,97 @@
+"""``streamq run``: worker processes under a supervisor."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from enum import StrEnum
+from functools import partial
+from types import TracebackType
+from typing import Annotated, TypeAlias
+
+import typer
+
+from streamq._text import shown
+
+_Error: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class StartMethod(StrEnum):
+    """How processes are started."""
+
+    SPAWN = "spawn"
+    FORK = "fork"
+
+
+class LogLevel(StrEnum):
+    """What is logged at least."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+def run(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:WORKER",
+            help="A Worker, or a function without arguments that returns one. Looked for in this directory, too.",
+        ),
+    ],
+    processes: Annotated[int, typer.Option("--processes", "-n", min=1, max=256, help="Worker processes.")] = 1,
+    solo: Annotated[
+        int | None,
+        typer.Option(
+            "--solo",
+            min=0,
+            max=2,
+            help="Further processes, for jobs that may have killed theirs and have one start left: alone there, they "
+            "meet no other job. [default: 1 if there are several processes, else 0]",
+            show_default=False,
+        ),
+    ] = None,
+    start_method: Annotated[
+        StartMethod, typer.Option("--start-method", help="fork is faster, but unsafe where importing starts threads.")
+    ] = StartMethod.SPAWN,
+    log_level: Annotated[LogLevel, typer.Option("--log-level", case_sensitive=False)] = LogLevel.INFO,
+) -> None:
+    """Run a worker in processes that are restarted when they die.
+
+    What a dead process held is given back at once, without waiting for leases; what it had not begun is not held against it.
+    SIGTERM or Ctrl-C lets running jobs end, a second one stops at once; SIGHUP restarts the processes one after the other.
+    Exit status 0 if all ended well, 1 if a process had to be killed, 2 if there is no such worker or it cannot run.
+    """
+    from streamq.worker.supervisor import Supervisor
+
+    log_to_stderr(log_level)
+    if sys.path[:1] != [""]:
+        sys.path.insert(0, "")
+    supervisor = Supervisor(
+        target,
+        processes=processes,
+        solo=solo,
+        start_method=start_method.value,
+        prepare=partial(log_to_stderr, log_level),
+    )
+    if not supervisor.run():
+        raise typer.Exit(1)
+
+
+def log_to_stderr(level: LogLevel) -> None:
+    """Log everything of at least `level` to standard error, with time, level and process."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s [%(processName)s %(process)d] %(name)s: %(message)s"))
+    logging.basicConfig(level=level.value, handlers=[handler], force=True)
+
+
+class _Formatter(logging.Formatter):
+    """Lets nothing speak to the terminal: messages and errors may quote what came from a server."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        record.message = shown(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: _Error) -> str:  # noqa: N802  # logging's name
+        return "\n".join(shown(line) for line in super().formatException(ei).split("\n"))
