@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from streamq.errors import ConfigurationError
 from streamq.worker.engine import Worker
@@ -28,7 +28,10 @@ from streamq.worker.target import load
 PARENT_LOOK_S = 1.0
 """How often a child looks whether its supervisor lives: a forked sibling may hold the pipe's other end open."""
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+
+SIGNALS: Final = (*STOPS, signal.SIGHUP)
+"""What a process can be sent while it is started: blocked by its supervisor until it has its own handlers."""
 
 _log = logging.getLogger("streamq.supervisor")
 
@@ -80,10 +83,11 @@ class _Child:
 
     def run(self) -> None:
         signal.set_wakeup_fd(-1)  # a forked child has the supervisor's
-        for number in _SIGNALS:
+        for number in STOPS:
             signal.signal(number, self._note_stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # means the supervisor
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         try:
             self._worker = self._load()
             if self._stop_asked:
@@ -92,7 +96,7 @@ class _Child:
             threading.Thread(target=self._listen, name="streamq-supervisor", daemon=True).start()
             with contextlib.suppress(asyncio.CancelledError):  # told to stop at once
                 asyncio.run(self._work(self._worker))
-            for number in _SIGNALS:
+            for number in STOPS:
                 signal.signal(number, signal.SIG_IGN)  # it ends already
         except ConfigurationError as error:
             self._say(Word.REFUSED + str(error).encode())
@@ -117,7 +121,7 @@ class _Child:
 
     async def _work(self, worker: Worker[Any]) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        for number in _SIGNALS:
+        for number in STOPS:
             self._loop.add_signal_handler(number, self._stop)
         if self._stop_asked:
             worker.stop()

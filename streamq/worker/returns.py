@@ -76,6 +76,11 @@ class Returns:
         """Whether something was not given back yet."""
         return any(not due.visits for due in self._due)
 
+    def hurry(self, now: float) -> None:
+        """Make all of it due now."""
+        for due in self._due:
+            due.at = min(due.at, now)
+
     def work(self, now: float) -> bool:
         """Do the next thing that is due, if one is; True if others have something to take over now."""
         due = min(self._due, key=lambda each: each.at, default=None)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from streamq.backoff import Backoff
-from streamq.worker.child import Brief, Word, main
+from streamq.worker.child import SIGNALS, Brief, Word, main
 from streamq.worker.journal import Journal
 
 CAPACITY: Final = 16_384
@@ -108,7 +108,11 @@ class Seat:
                 prepare=self._prepare,
             )
             process = self._context.Process(target=main, args=(brief, theirs), name=self.name)
-            process.start()
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         except BaseException:
             ours.close()
             if journal is not None:

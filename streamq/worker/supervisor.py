@@ -13,14 +13,14 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, SpawnContext
 from typing import Literal
 
 from streamq.backoff import to_ms
 from streamq.errors import ConfigurationError
-from streamq.worker.child import Word
+from streamq.worker.child import STOPS, Word
 from streamq.worker.returns import Returns
 from streamq.worker.seat import Occupant, Seat, how_it_ended
 from streamq.worker.target import load
@@ -33,8 +33,6 @@ GRACE_S = 10.0
 
 LAST_RETURNS_S = 5.0
 """Longest time at the end for giving back what killed children held, if the server cannot be reached."""
-
-_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 _log = logging.getLogger("streamq.supervisor")
 
@@ -79,6 +77,7 @@ class Supervisor:
         if start_method not in contexts:
             raise ConfigurationError(f"start_method must be spawn or fork, not {start_method!r}")
         self._target = target
+        self._start_method = start_method
         self._grace_s = to_ms(grace, "grace") / 1000
         self._seats = [
             Seat(
@@ -112,6 +111,8 @@ class Supervisor:
         worker = load(self._target)
         self._returns = Returns([(s.spec, s.settings) for s in worker._sources])  # noqa: SLF001  # made for its supervisor
         self._drain_s = worker._drain_s  # noqa: SLF001
+        if self._start_method == "spawn":
+            resource_tracker.ensure_running()  # the first process would start it, and unblock signals on the way
         with self._woken_by_signals() as wake:
             try:
                 while not self._is_over():
@@ -168,8 +169,7 @@ class Supervisor:
         code = child.process.exitcode
         how = f"{seat.name} (process {child.process.pid}) {how_it_ended(code)} after {now - child.since:.1f} s"
         if child.is_told or self._stops:
-            early = not child.is_ready and code in {-number for number in _STOPS}  # before it had its handlers
-            asked = code == 0 or early or bool(child.refused)
+            asked = code == 0 or bool(child.refused)
             self._all_well &= asked
             _log.log(logging.INFO if asked else logging.ERROR, "%s", how)
         elif child.refused and seat.starts == 1:
@@ -205,7 +205,7 @@ class Supervisor:
     # Stopping
 
     def _heed(self, number: int, now: float) -> None:
-        if number in _STOPS:
+        if number in STOPS:
             self._stop(now)
         elif number == signal.SIGHUP and not self._stops:
             _log.info("SIGHUP: restarting the children one after the other")
@@ -238,10 +238,14 @@ class Supervisor:
                 self._rolling = None  # it is restarted anyway
 
     def _return_the_last(self) -> None:
-        until = time.monotonic() + LAST_RETURNS_S
-        while self._returns.has_new() and (now := time.monotonic()) < until:
-            self._returns.work(now)
-            time.sleep(max(min(self._returns.next_at(), until) - time.monotonic(), 0))
+        """And look once more at those whose consumers are still there."""
+        begun = time.monotonic()
+        self._returns.hurry(begun)
+        until = begun + LAST_RETURNS_S
+        while (self._returns.has_new() or self._returns.next_at() <= begun) and time.monotonic() < until:
+            if self._returns.next_at() > begun:
+                time.sleep(max(min(self._returns.next_at(), until) - time.monotonic(), 0))
+            self._returns.work(time.monotonic())
         if self._returns.has_new():
             _log.error("the server cannot be reached: what killed children held comes back by its lease")
 
@@ -258,7 +262,7 @@ class Supervisor:
     def _woken_by_signals(self) -> Iterator[socket.socket]:
         """Note signals, and make a socket readable by them."""
         wake, woken = socket.socketpair()
-        numbers = [*_STOPS, signal.SIGCHLD]
+        numbers = [*STOPS, signal.SIGCHLD]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # by nohup
             numbers.append(signal.SIGHUP)
         before = {number: signal.getsignal(number) for number in numbers}

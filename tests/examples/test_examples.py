@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,13 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").glob("*.py"))
+STANDALONE = [path for path in EXAMPLES if path.name != "orders.py"]
+"""Those that start a server of their own if there is none."""
+
 LAST_LINES = {
     "hand_written_loop.py": "done 9, dead letters 1 (rejected: negative amount)",
     "hand_written_loop_async.py": "done 9, dead letters 1 (rejected: negative amount)",
+    "orders.py": "added 10 orders",
     "webhooks.py": "dead: 090-installation: rejected: nobody subscribed to installation",
 }
 
@@ -39,6 +44,20 @@ def test_on_a_server(path, redis_url, raw):
     raw.unlink(*(set(raw.keys("*")) - before) or {"-"})
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_orders_under_a_supervisor(new_server):
+    server = new_server()
+    env = os.environ | {"STREAMQ_URL": server.url}
+    folder = EXAMPLES[0].parent
+    subprocess.run([sys.executable, "orders.py"], cwd=folder, env=env, check=True, capture_output=True, timeout=60)
+    command = [sys.executable, "-c", "from streamq.cli import main; main()", "run", "orders:worker", "--processes", "2"]
+    with subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.PIPE, text=True) as process:
+        lines = [next(line for line in process.stderr if "charged" in line) for _ in range(10)]
+        process.terminate()
+        process.stderr.read()
+    assert process.returncode == 0
+    assert sum("customer-0" in line for line in lines) == 4
+
+
+@pytest.mark.parametrize("path", STANDALONE, ids=lambda path: path.name)
 def test_with_nothing_installed(path):
     assert run(path) == LAST_LINES[path.name]
