@@ -173,7 +173,7 @@ class Dispatcher(Generic[T]):
         if not task.done():
             task.cancel()
             await _ends(task, CANCEL_GRACE_S)
-        if timed_out:
+        if timed_out:  # even if its cancel, or ours meanwhile, made it end otherwise
             return None, TimeoutError(f"ran longer than {timeout_s:g} s")
         return task.result() if task.done() and not task.cancelled() else (None, asyncio.CancelledError())
 

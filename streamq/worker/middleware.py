@@ -74,7 +74,7 @@ def takes(function: Callable[..., Any], count: int) -> bool:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return count == 1  # a builtin
+        return callable(function) and count == 1  # a builtin
     try:
         signature.bind(*[None] * count)
     except TypeError:
@@ -87,7 +87,7 @@ def _parted(middlewares: Sequence[Middleware]) -> tuple[list[Middleware], list[M
     outer: list[Middleware] = []
     inner: list[Middleware] = []
     for middleware in middlewares:
-        if not callable(middleware) or not takes(middleware, 2):
+        if not takes(middleware, 2):
             raise ConfigurationError(
                 f"a middleware takes (job, call), or (jobs, call) of a batch; {middleware!r} does not"
             )

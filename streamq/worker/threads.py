@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 _log = logging.getLogger("streamq.worker")
 
 
-class Call(NamedTuple):
+class ThreadCall(NamedTuple):
     """A call in a thread.
 
     Attributes:
@@ -50,13 +50,13 @@ class Threads:
         self._idle = threading.Semaphore(0)
         self._landing: _Landing | None = None
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Call:
+    def call(self, function: Callable[..., Any], *arguments: Any) -> ThreadCall:
         """Call `function` in a thread, with the context variables as they are now. For the event loop's thread only."""
         loop = asyncio.get_running_loop()
         if self._landing is None or self._landing.loop is not loop:
             self._landing = _Landing(loop)
         landing = self._landing
-        call = Call(loop.create_future(), loop.create_future())
+        call = ThreadCall(loop.create_future(), loop.create_future())
         context = contextvars.copy_context()
 
         def work() -> None:
@@ -90,10 +90,10 @@ class _Landing:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._ended: deque[tuple[Call, Any, BaseException | None]] = deque()
+        self._ended: deque[tuple[ThreadCall, Any, BaseException | None]] = deque()
         self._waking = False
 
-    def put(self, call: Call, value: Any, error: BaseException | None) -> None:
+    def put(self, call: ThreadCall, value: Any, error: BaseException | None) -> None:
         """Called in the thread."""
         self._ended.append((call, value, error))
         if self._waking:

@@ -146,6 +146,8 @@ def test_a_handler_gets_what_it_takes(function, result):
         lambda *, payload: None,
         lambda payload, *, needed: None,
         functools.partial(only_payload, "x"),
+        None,
+        "handler",
     ],
 )
 def test_other_signatures_are_refused_at_once(function):
