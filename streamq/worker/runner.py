@@ -147,10 +147,7 @@ class Runner:
             finally:
                 await self._end_beats()
         finally:
-            left = [*roles, *settling, *(task for feed in self.feeds for task in feed.running.values())]
-            for task in left:
-                task.cancel()
-            await asyncio.wait(left, timeout=1.0)  # a handler that ignores its cancel does not hold up the end
+            await _cancelled([*roles, *settling, *(task for feed in self.feeds for task in feed.running.values())])
             for feed in self.feeds:
                 await feed.driver.aclose()
 
@@ -480,8 +477,7 @@ class Runner:
         self.changed()
         await asyncio.gather(*(f.fetcher.end_reading(task) for f, task in zip(self.feeds, reading, strict=True)))
         await asyncio.wait(roles, timeout=1.0)
-        for role in roles:
-            role.cancel()
+        await _cancelled(roles)
         for feed in self.feeds:
             await feed.fetcher.give_back()
         await self._drained(deadline)
@@ -502,10 +498,7 @@ class Runner:
         while (tasks := running()) and self._now() < deadline:
             await asyncio.wait(tasks, timeout=deadline - self._now())
         # Cancelled and released. A thread cannot be stopped, so its job is left to its lease: it may still be at work.
-        if tasks := running(only_async=True):
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=1.0)
+        await _cancelled(running(only_async=True))
 
     async def _end_beats(self) -> None:
         for feed in self.feeds:
@@ -529,3 +522,15 @@ class Runner:
 
     def _now(self) -> float:
         return self._loop.time()
+
+
+async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and again while one turns the cancel into something else, but for a second only: a handler may ignore it."""
+    left = set(tasks)
+    for _ in range(10):
+        left = {task for task in left if not task.done()}
+        if not left:
+            return
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=0.1)
