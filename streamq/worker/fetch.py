@@ -216,7 +216,7 @@ class Fetcher:
         for ticket in tickets:
             job = ticket.job
             self.held[job.entry_id] = job
-            state = NoteState.READ if ticket.standing.is_counted else NoteState.HELD
+            state = NoteState.READ if ticket.standing is Standing.NEW else NoteState.HELD
             self._post.note(self.place, job.entry_id, job.deliveries, state)
         return tickets
 
@@ -396,7 +396,7 @@ class Fetcher:
 
     async def _release_now(self, tickets: list[Ticket]) -> None:
         for charged in (False, True):
-            jobs = [t.job for t in tickets if t.standing.is_counted is charged and not t.job.lease_lost]
+            jobs = [t.job for t in tickets if (t.standing is Standing.NEW) is charged and not t.job.lease_lost]
             try:
                 await self._driver.run(settle.release(self._spec, jobs, charged=charged))
             except StreamqError as error:
