@@ -16,6 +16,7 @@ from streamq._spec import Spec
 from streamq.connection import Settings
 from streamq.errors import StreamqError
 from streamq.messages import Job, Reason
+from streamq.worker import log
 from streamq.worker.dispatch import Dispatcher, Outcome
 from streamq.worker.fetch import RECONNECT, Fetcher, patience_s
 from streamq.worker.health import State, Watch
@@ -234,7 +235,9 @@ class Runner:
             self._uncounted = 0
         except StreamqError as error:
             self._uncounted += 1
-            _log.warning("stream %s: starts were not counted: %s", feed.source.spec.keys.name, error)
+            log.event(
+                _log, logging.WARNING, "starts are not counted yet", stream=feed.source.spec.keys.name, error=error
+            )
             await asyncio.sleep(RECONNECT.delay_ms(self._uncounted, random.random()) / 1000)  # noqa: S311  # jitter
             for call in calls:
                 self._set_task(call, None)
@@ -413,13 +416,13 @@ class Runner:
     def reached(self, source: str) -> None:
         """The server answered."""
         if self._watch.succeeded(source):
-            _log.info("worker %s is healthy again", self.consumer)
+            log.event(_log, logging.INFO, "worker is healthy again", consumer=self.consumer)
             self._hooks.tell("healthy")
 
     def failed(self, source: str, error: StreamqError) -> None:
         """The server could not be reached, or refused."""
         if self._watch.failed(source, str(error)):
-            _log.error("worker %s is unhealthy: %s", self.consumer, error)
+            log.event(_log, logging.ERROR, "worker is unhealthy", consumer=self.consumer, error=error)
             self._hooks.tell("unhealthy", str(error))
 
     def note(self, stream: int, entry_id: str, count: int, state: NoteState) -> None:
@@ -465,7 +468,8 @@ class Runner:
         if fence is Fence.GONE and held.entry_id not in feed.running:
             return  # being settled right now
         job.lease_lost = True
-        _log.warning("job %s (entry %s): lease lost (%s)", job.id, job.entry_id, fence.name.lower())
+        stream = feed.source.spec.keys.name
+        log.event(_log, logging.WARNING, "lease lost", stream=stream, **log.about(job), found=fence.name.lower())
         self._loop.call_soon_threadsafe(self._cancel, feed, held.entry_id)
 
     def _cancel(self, feed: Feed, entry_id: str) -> None:
@@ -494,7 +498,8 @@ class Runner:
             except (TimeoutError, StreamqError):
                 if feed.fetcher.held:
                     name = feed.source.spec.keys.name
-                    _log.error("stream %s: %d jobs come back by their leases", name, len(feed.fetcher.held))
+                    left = len(feed.fetcher.held)
+                    log.event(_log, logging.ERROR, "jobs are left to their leases", stream=name, jobs=left)
 
     async def _drained(self, deadline: float) -> None:
         def running(*, only_async: bool = False) -> list[asyncio.Task[None]]:
