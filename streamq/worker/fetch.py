@@ -14,15 +14,12 @@ from streamq._ops import consumers, lease, pause, settle
 from streamq._ops import read as reading
 from streamq._scripts import Fence, Held
 from streamq._spec import Spec
-from streamq.backoff import Backoff
+from streamq.backoff import RECONNECT
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
 from streamq.messages import Job, Reason
 from streamq.worker import log, maintenance
 from streamq.worker.journal import NoteState
 from streamq.worker.lane import Lane, Standing, Ticket
-
-RECONNECT = Backoff.exponential(0.1, cap=1, limit=None, jitter=0.2)
-"""Between tries to reach the server: quick after a blip, once a second in an outage."""
 
 LOOK_S = 1.4
 """How long it is believed that the stream is not paused: with a look that old, nothing starts 2 s after a pause."""

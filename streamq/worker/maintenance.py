@@ -115,8 +115,12 @@ def upkeep(spec: Spec[T], roles: Iterable[Role]) -> Plan[None]:
             case Role.PRUNE:
                 yield from consumers.prune(spec, min_idle_ms=PRUNE_IDLE_MS)
             case Role.WATCH:
-                for name in (yield from inspect.abandoned(spec)):
-                    if name != spec.options.group:  # its worker has perhaps not read yet
-                        log.event(_log, logging.WARNING, _NOBODY_READS, stream=spec.keys.name, group=name)
+                yield from _watch(spec)
             case Role.RECLAIM | Role.RECLAIM_LAST:
                 pass  # the worker's own
+
+
+def _watch(spec: Spec[T]) -> Plan[None]:
+    for name in (yield from inspect.abandoned(spec)):
+        if name != spec.options.group:  # its worker has perhaps not read yet
+            log.event(_log, logging.WARNING, _NOBODY_READS, stream=spec.keys.name, group=name)

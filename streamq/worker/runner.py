@@ -13,12 +13,13 @@ from typing import Any
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._scripts import Fence, Held
 from streamq._spec import Spec
+from streamq.backoff import RECONNECT
 from streamq.connection import Settings
 from streamq.errors import StreamqError
 from streamq.messages import Job, Reason
 from streamq.worker import log
 from streamq.worker.dispatch import Dispatcher, Outcome
-from streamq.worker.fetch import RECONNECT, Fetcher, patience_s
+from streamq.worker.fetch import Fetcher, patience_s
 from streamq.worker.health import State, Watch
 from streamq.worker.heartbeat import Heartbeat
 from streamq.worker.hooks import Buried, HookList

@@ -14,16 +14,13 @@ from streamq._ops import settle as verbs
 from streamq._requests import Plan
 from streamq._scripts import MAX_BATCH, Fence
 from streamq._spec import Spec
-from streamq.backoff import Backoff
+from streamq.backoff import RECONNECT
 from streamq.errors import ConnectionLostError, EffectError, LeaseLostError, StreamqError
 from streamq.messages import Reason
 from streamq.worker import log
 from streamq.worker.dispatch import End, Outcome
 
 T = TypeVar("T")
-
-RETRY_PAUSE = Backoff.exponential(0.1, cap=1, limit=None, jitter=0.2)
-"""Between tries to reach the server: quick after a blip, once a second in an outage."""
 
 NOT_NOW_MS = 5_000
 """Longest wait before a job that its handler gave back is looked at again."""
@@ -103,7 +100,7 @@ class Settler(Generic[T]):
             left = await self._settle(batch)
             if left:
                 self._failures += 1
-                self._again_at = _now() + RETRY_PAUSE.delay_ms(self._failures) / 1000
+                self._again_at = _now() + RECONNECT.delay_ms(self._failures) / 1000
                 self._refused += left
             elif batch:
                 self._failures = 0
