@@ -33,7 +33,7 @@ TRIM_PASSES = 10
 PRUNE_IDLE_MS = 600_000
 """A consumer that holds nothing goes when it was not heard of for ten minutes: long enough to see in `inspect` who died."""
 
-_NOBODY_READS = "nobody reads a group that has entries to read: they stay in the stream until somebody does, or the group is dropped"
+_NOBODY_READS = "nobody reads a group that has entries: they stay in the stream until somebody does, or it is dropped"
 
 _log = logging.getLogger("streamq.worker")
 
