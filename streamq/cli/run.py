@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Annotated, TypeAlias
 
@@ -66,8 +68,7 @@ def run(
     from streamq.worker.supervisor import Supervisor
 
     log_to_stderr(log_level)
-    if sys.path[:1] != [""]:
-        sys.path.insert(0, "")
+    sys.path.insert(0, str(Path.cwd()))
     supervisor = Supervisor(
         target,
         processes=processes,
@@ -75,7 +76,10 @@ def run(
         start_method=start_method.value,
         prepare=partial(log_to_stderr, log_level),
     )
-    if not supervisor.run():
+    ended_well = supervisor.run()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # one more, of somebody who is impatient, must not change the exit status
+    if not ended_well:
         raise typer.Exit(1)
 
 

@@ -10,6 +10,15 @@ maintenance   one worker per tick takes over what dead ones left, and forgets jo
 hooks         what a program is told about its worker
 health        whether the worker is of use, told over HTTP
 log           the form of every line of the log
+
+and, in several processes (`streamq run`):
+
+supervisor    starts them, starts them again, stops them, one after the other or all
+seat          a place for a child: its process, pipe and journal, and when the next one may start
+child         the process: runs the worker, does what the supervisor says
+journal       what a child holds, in memory that outlives it
+returns       gives back what dead children held, again until the server can be reached
+target        from ``MODULE:WORKER`` to a worker
 """
 
 from __future__ import annotations

@@ -228,6 +228,7 @@ def test_one_that_cannot_run_later_is_tried_again(make_crew, raw, ns):
     key = f"streamq:{{{ns}}}:stream"
     with make_crew() as crew:
         [child] = crew.start("--start-method", "fork").until_up(1)
+        fleet.until(lambda: raw.exists(key))
         raw.rename(key, f"{key}:aside")
         raw.set(key, "no stream")
         os.kill(child.pid, signal.SIGKILL)

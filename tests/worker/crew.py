@@ -128,7 +128,7 @@ class Crew:
 
     def until_up(self, count: int) -> list[Child]:
         """Wait until so many children of those that live work; all that live."""
-        works = re.compile(r"\[(?:solo )?child \d+ (\d+)\] streamq.worker: worker \S+ (?:reads|works)")
+        works = re.compile(r"\[(?:solo )?child \d+ (\d+)\] streamq.worker: worker \S+ works")
         until(
             lambda: len({int(p) for p in works.findall(self.log)} & {c.pid for c in self.alive()}) >= count, timeout=60
         )
