@@ -29,6 +29,9 @@ ROLE_FAILURES = 10
 ROLE_FAILURES_S = 60
 """A role that fails so often by a mistake of ours, each time within a minute, ends the worker."""
 
+FIRST_STEP_S = 0.005
+"""Until the next suspect starts beside one: long enough for a thread to begin, even on a busy machine."""
+
 PULSE_S = 5.0
 """An event loop that has not come round for three of these is blocked."""
 
@@ -248,6 +251,7 @@ class Runner:
             self._set_task(call, None)
             if self._keep_only(call, [t for t in call.tickets if t.standing.is_counted or t in started]):
                 self._begin(call)
+                self._loop.call_later(FIRST_STEP_S, self._begun, call)
 
     def _begin(self, call: Call) -> asyncio.Task[None]:
         jobs = [ticket.job for ticket in call.tickets]
@@ -256,6 +260,10 @@ class Runner:
         for job in jobs:
             self.note(call.stream, job.entry_id, job.deliveries, NoteState.STARTED)
         return task
+
+    def _begun(self, call: Call) -> None:
+        self.lane.begun(call)
+        self.changed()
 
     def _set_task(self, call: Call, task: asyncio.Task[None] | None) -> None:
         running = self.feeds[call.stream].running
