@@ -97,7 +97,7 @@ def handler_of(kind: str, events: Events) -> Callable[..., Any]:
         if do == "die":
             os._exit(9)
         if do == "crash":
-            os.kill(os.getpid(), signal.SIGSEGV)
+            signal.raise_signal(signal.SIGSEGV)
         events.tell("end", payload["name"], attempt=job.attempt, deliveries=job.deliveries)
         if do == "fail":
             raise RuntimeError("failed as told")
