@@ -1,6 +1,12 @@
 """Run handlers for the jobs of a stream, one role a module.
 
-engine        the loop: what is read, what is reclaimed, when to stop
+engine        the worker as its users see it: settings, run and stop, health
+runner        one run: starts what is in hand, lets it end
+fetch         what comes in, for one stream: reads, recovers, reclaims, and gives back what cannot start
+lane          which jobs in hand may start now: suspects a few at a time, the last chance alone
+turns         shares the slots among several streams
+last_chance   runs a job with a single start left alone
+roles         begins a background role again when it fails
 dispatch      calls a handler, in a thread or a task, and turns its end into an `Outcome`
 middleware    puts a handler into its middlewares
 threads       where ``def`` handlers run

@@ -3,8 +3,9 @@
 A job that was reclaimed may be what killed its process. So suspects are started a few at a time and beside nothing new, and
 one that has a single start left runs alone in its process: the culprit stops at `max_deliveries` starts, and its neighbours
 pass. The lane is narrow at first and doubles each time that a lane-full ends: a fleet that was killed by a deploy is back at
-full speed in a few rounds, and a true killer meets few others. Who was started more often meets fewer still, and comes later:
-so neighbours are cleared long before their last start, and do not wait for the culprit's.
+full speed in a few rounds, and a true killer meets few others. Each starts only when the one before has taken its first step:
+one that kills at once has then cost no other a start, which is counted just before. Who was started more often meets fewer
+still, and comes later: so neighbours are cleared long before their last start, and do not wait for the culprit's.
 """
 
 from __future__ import annotations
@@ -127,6 +128,7 @@ class Lane:
         self._suspects: list[Ticket] = []
         self._running: set[Call] = set()
         self._suspects_running: dict[Call, _Suspect] = {}
+        self._beginning: Call | None = None
         self._width = min(NARROW, slots)
         self._passed = 0
         self.turns = Turns([line.weight for line in lines])
@@ -179,11 +181,11 @@ class Lane:
     # What may start
 
     def start(self, now: float) -> Iterator[Call]:
-        """Take out what may start now. Each call counts as running until `ended`."""
-        while not self.is_closed and len(self._running) < self.slots:
+        """Take out what may start now, suspects one at a time: see `begun`. Each call counts as running until `ended`."""
+        while not self.is_closed and self._beginning is None and len(self._running) < self.slots:
             if self._may_start_suspect():
                 ticket = self._suspects.pop(0)
-                call = Call(ticket.stream, [ticket])
+                self._beginning = call = Call(ticket.stream, [ticket])
                 self._suspects_running[call] = _Suspect(now, self._lane_of(ticket))
             elif self._is_exclusive(now) or self.last is not None:
                 return
@@ -232,8 +234,14 @@ class Lane:
             return True
         return any(now < suspect.since + self._patience_s for suspect in self._suspects_running.values())
 
+    def begun(self, call: Call) -> None:
+        """A call has taken its first step: if it is a suspect's, the next one may start."""
+        if self._beginning is call:
+            self._beginning = None
+
     def ended(self, call: Call, *, passed: bool = True) -> None:
         """A call is over: with `passed` its handler ended without killing the process."""
+        self.begun(call)
         self._running.discard(call)
         if self._suspects_running.pop(call, None) is not None and passed:
             self._passed += 1

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,7 @@ from streamq.backoff import RECONNECT
 from streamq.connection import Settings
 from streamq.errors import StreamqError
 from streamq.messages import Job, Reason
-from streamq.worker import log
+from streamq.worker import log, roles
 from streamq.worker.dispatch import Dispatcher, Outcome
 from streamq.worker.fetch import Fetcher, patience_s
 from streamq.worker.health import State, Watch
@@ -25,17 +24,14 @@ from streamq.worker.heartbeat import Heartbeat
 from streamq.worker.hooks import Buried, HookList
 from streamq.worker.journal import Journal, NoteState
 from streamq.worker.lane import Call, Lane, Line, Standing, Ticket
+from streamq.worker.last_chance import LastChance
 from streamq.worker.settle import Fate, Settlement, Settler
 
-ROLE_FAILURES = 10
-ROLE_FAILURES_S = 60
-"""A role that fails so often by a mistake of ours, each time within a minute, ends the worker."""
+FIRST_STEP_S = 0.005
+"""Until the next suspect starts beside one: long enough for a thread to begin, even on a busy machine."""
 
 PULSE_S = 5.0
 """An event loop that has not come round for three of these is blocked."""
-
-REMEMBERED = 1_000
-"""Most jobs of which it is known that they were given back because they could not run alone soon."""
 
 _log = logging.getLogger("streamq.worker")
 
@@ -61,6 +57,11 @@ class Feed:
     beat: Heartbeat
     running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """Entry ID -> the call that handles it."""
+
+    @property
+    def name(self) -> str:
+        """Of the stream."""
+        return self.source.spec.keys.name
 
 
 class Runner:
@@ -113,11 +114,10 @@ class Runner:
         self._about = about
         self._change = asyncio.Event()
         self._is_changed = False
-        self._patience_s = min(patience_s(source.spec) for source in sources)
-        self.last_patience_ms = round(self._patience_s * 1000) if leaves_last else 0
-        self.lane = Lane(slots, [source.line for source in sources], patience_s=self._patience_s)
+        self.patience_s = min(patience_s(source.spec) for source in sources)
+        self.last_patience_ms = round(self.patience_s * 1000) if leaves_last else 0
+        self.lane = Lane(slots, [source.line for source in sources], patience_s=self.patience_s)
         self._most_jobs = slots * max(source.line.batch for source in sources)
-        self._gave_up: OrderedDict[str, int] = OrderedDict()
         self.feeds = [self._feed(place, source, block_ms) for place, source in enumerate(sources)]
 
     def _feed(self, place: int, source: Source, block_ms: int) -> Feed:
@@ -135,22 +135,22 @@ class Runner:
 
     async def run(self) -> None:
         """Work until `stopping` is set, then end in good order; cancelled, end at once."""
-        roles: list[asyncio.Task[None]] = []
-        settling = [self._role(f"settle {f.source.spec.keys.name}", f.settler.run) for f in self.feeds]
+        settling = [roles.begin(f"settle {feed.name}", feed.settler.run) for feed in self.feeds]
+        working: list[asyncio.Task[None]] = []
         try:
-            await self._or_failure(self._open(), settling)
-            reading = [self._role(f"read {f.source.spec.keys.name}", f.fetcher.read) for f in self.feeds]
-            roles += reading
-            roles += [self._role(f"maintain {f.source.spec.keys.name}", f.fetcher.maintain) for f in self.feeds]
-            roles += [self._role("start", self._start_jobs), self._role("last chance", self._last_chances)]
+            await roles.or_failure(self._open(), settling)
+            reading = [roles.begin(f"read {feed.name}", feed.fetcher.read) for feed in self.feeds]
+            working += reading
+            working += [roles.begin(f"maintain {feed.name}", feed.fetcher.maintain) for feed in self.feeds]
+            working += [roles.begin("start", self._start_jobs), roles.begin("last chance", LastChance(self).run)]
             try:
-                await self._or_failure(self.stopping.wait(), [*settling, *roles])
-                self.stopping.set()
-                await self._or_failure(self._finish(reading, roles), settling)
+                await roles.or_failure(self.stopping.wait(), [*settling, *working])
+                await roles.or_failure(self._finish(reading, working), settling)
             finally:
                 await self._end_beats()
         finally:
-            await _cancelled([*roles, *settling, *(task for feed in self.feeds for task in feed.running.values())])
+            running = [task for feed in self.feeds for task in feed.running.values()]
+            await roles.cancelled([*working, *settling, *running])
             for feed in self.feeds:
                 await feed.driver.aclose()
 
@@ -160,48 +160,14 @@ class Runner:
             feed.beat.start()
         self.is_open = not self.stopping.is_set()
 
-    # Roles
-
-    def _role(self, name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        return asyncio.create_task(self._keep_at(name, work), name=f"streamq-{name}")
-
-    async def _keep_at(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do a background role. One that fails by a mistake of ours begins again, and if that does not help, ends the worker."""
-        failures = 0
-        while True:
-            began = self._now()
-            try:
-                await work()
-            except Exception:
-                failures = failures + 1 if self._now() < began + ROLE_FAILURES_S else 1
-                _log.exception("role '%s' failed (%d in a row)", name, failures)
-                if failures >= ROLE_FAILURES:
-                    raise
-                await asyncio.sleep(RECONNECT.delay_ms(failures, random.random()) / 1000)  # noqa: S311  # jitter
-            else:
-                return
-
-    async def _or_failure(self, work: Awaitable[Any], roles: Sequence[asyncio.Task[None]]) -> None:
-        """Await `work`; if a role ends first, which it never should, end loudly with its error."""
-        task = asyncio.ensure_future(work)
-        try:
-            await asyncio.wait([task, *roles], return_when=asyncio.FIRST_COMPLETED)
-            if not task.done() and not self.stopping.is_set():
-                await next(role for role in roles if role.done())
-                raise RuntimeError("a background role of the worker ended by itself")
-            await task
-        finally:
-            task.cancel()
-
     # What starts
 
     async def _start_jobs(self) -> None:
         while not self.stopping.is_set():
-            self._change.clear()
             self._start_some()
             self._alive_at = now = self._now()
             again_at = self.lane.next_change(now)
-            if not await self._changes(PULSE_S if again_at is None else min(again_at - now, PULSE_S)):
+            if not await self.changes(PULSE_S if again_at is None else min(again_at - now, PULSE_S)):
                 self.changed()  # by time alone
 
     def _start_some(self) -> None:
@@ -213,7 +179,7 @@ class Runner:
                 else:
                     self._begin(call)
         for place, calls in to_count.items():
-            task = asyncio.create_task(self._count_and_begin(self.feeds[place], calls), name="streamq-count-starts")
+            task = asyncio.create_task(self.count_and_begin(self.feeds[place], calls), name="streamq-count-starts")
             for call in calls:
                 self._set_task(call, task)
 
@@ -228,7 +194,7 @@ class Runner:
             call.tickets = tickets
         return bool(tickets)
 
-    async def _count_and_begin(self, feed: Feed, calls: list[Call]) -> None:
+    async def count_and_begin(self, feed: Feed, calls: list[Call]) -> None:
         """Count the starts of reclaimed jobs and begin their handlers, with nothing in between."""
         uncounted = [ticket for call in calls for ticket in _to_count(call)]
         try:
@@ -236,9 +202,7 @@ class Runner:
             self._uncounted = 0
         except StreamqError as error:
             self._uncounted += 1
-            log.event(
-                _log, logging.WARNING, "starts are not counted yet", stream=feed.source.spec.keys.name, error=error
-            )
+            log.event(_log, logging.WARNING, "starts are not counted yet", stream=feed.name, error=error)
             await asyncio.sleep(RECONNECT.delay_ms(self._uncounted, random.random()) / 1000)  # noqa: S311  # jitter
             for call in calls:
                 self._set_task(call, None)
@@ -249,6 +213,7 @@ class Runner:
             self._set_task(call, None)
             if self._keep_only(call, [t for t in call.tickets if t.standing is Standing.NEW or t in started]):
                 self._begin(call)
+                self._loop.call_later(FIRST_STEP_S, self._begun, call)
 
     def _begin(self, call: Call) -> asyncio.Task[None]:
         jobs = [ticket.job for ticket in call.tickets]
@@ -259,6 +224,10 @@ class Runner:
             if self._journal is not None:
                 self._journal.note(call.stream, job.entry_id, job.deliveries, NoteState.STARTED)
         return task
+
+    def _begun(self, call: Call) -> None:
+        self.lane.begun(call)
+        self.changed()
 
     def _set_task(self, call: Call, task: asyncio.Task[None] | None) -> None:
         running = self.feeds[call.stream].running
@@ -300,7 +269,7 @@ class Runner:
             case Fate.RETRIED:
                 self._hooks.tell("retried", job, settlement.error)
             case Fate.DEAD:
-                stream = self.feeds[place].source.spec.keys.name
+                stream = self.feeds[place].name
                 assert settlement.reason is not None  # noqa: S101  # what is dead has one
                 self._hooks.tell(
                     "dead_lettered",
@@ -318,59 +287,7 @@ class Runner:
             case Fate.LOST:
                 self._hooks.tell("lease_lost", job)
 
-    # The one with a single start left
-
-    async def _last_chances(self) -> None:
-        while not self.stopping.is_set():
-            self._change.clear()
-            ticket = self.lane.last
-            if ticket is None or self.lane.has_suspects:
-                await self._changes(None)
-                continue
-            self.lane.is_closed = True
-            try:
-                await self._run_alone(ticket)
-            finally:
-                self.lane.is_closed = False
-                self.changed()
-
-    async def _run_alone(self, ticket: Ticket) -> None:
-        """Run a job with nothing beside it: others end first, outcomes are settled, and what waits is given back."""
-        feed, entry_id = self.feeds[ticket.stream], ticket.job.entry_id
-        for other in self.feeds:
-            await other.fetcher.quiet()
-        if not await self._until_alone(entry_id):
-            await feed.fetcher.release_last()
-            return
-        for other in self.feeds:
-            await other.settler.tried()
-            await other.fetcher.give_back()
-        if self.stopping.is_set() or feed.fetcher.is_paused or ticket.job.lease_lost:
-            await feed.fetcher.release_last()
-            return
-        call = self.lane.start_last()
-        assert call is not None  # noqa: S101  # it is ours, and nobody else takes it out
-        await self._count_and_begin(feed, [call])
-        while entry_id in feed.running:
-            await asyncio.wait([feed.running[entry_id]])
-        await feed.settler.tried()
-
-    async def _until_alone(self, entry_id: str) -> bool:
-        """Wait until nothing runs; False if that takes too long. Who comes for the third time waits as long as it takes."""
-        tries = self._gave_up.get(entry_id, 0)
-        deadline = self._now() + self._patience_s
-        while self.lane.running and not self.stopping.is_set():
-            self._change.clear()
-            if tries >= 2:  # noqa: PLR2004  # the third time
-                await self._changes(None)
-            elif not await self._changes(deadline - self._now()):
-                self._gave_up[entry_id] = tries + 1
-                self._gave_up.move_to_end(entry_id)
-                if len(self._gave_up) > REMEMBERED:
-                    self._gave_up.popitem(last=False)
-                return False
-        self._gave_up.pop(entry_id, None)
-        return not self.stopping.is_set()
+    # How it is
 
     @property
     def state(self) -> State:
@@ -410,7 +327,7 @@ class Runner:
 
     def buried(self, stream: int, dead: Mapping[str, Reason]) -> None:
         """Entries were dead-lettered before they became jobs of this worker."""
-        name = self.feeds[stream].source.spec.keys.name
+        name = self.feeds[stream].name
         for entry_id, reason in dead.items():
             self._hooks.tell("dead_lettered", Buried(stream=name, entry_id=entry_id, reason=reason))
 
@@ -469,7 +386,7 @@ class Runner:
         if fence is Fence.GONE and held.entry_id not in feed.running:
             return  # being settled right now
         job.lease_lost = True
-        stream = feed.source.spec.keys.name
+        stream = feed.name
         log.event(_log, logging.WARNING, "lease lost", stream=stream, **log.about(job), found=fence.name.lower())
         self._loop.call_soon_threadsafe(self._cancel, feed, held.entry_id)
 
@@ -482,13 +399,13 @@ class Runner:
 
     # The end
 
-    async def _finish(self, reading: Sequence[asyncio.Task[None]], roles: Sequence[asyncio.Task[None]]) -> None:
+    async def _finish(self, reading: Sequence[asyncio.Task[None]], working: Sequence[asyncio.Task[None]]) -> None:
         """Give back what has not started, let the rest end, settle it: all of it within `drain`, and a second of grace."""
         deadline = self._now() + self._drain_s
         self.changed()
         await asyncio.gather(*(f.fetcher.end_reading(task) for f, task in zip(self.feeds, reading, strict=True)))
-        await asyncio.wait(roles, timeout=1.0)
-        await _cancelled(roles)
+        await asyncio.wait(working, timeout=1.0)
+        await roles.cancelled(working)
         for feed in self.feeds:
             await feed.fetcher.give_back()
         await self._drained(deadline)
@@ -498,7 +415,7 @@ class Runner:
                 await asyncio.wait_for(feed.fetcher.leave(), timeout=1.0)
             except (TimeoutError, StreamqError):
                 if feed.fetcher.held:
-                    name = feed.source.spec.keys.name
+                    name = feed.name
                     left = len(feed.fetcher.held)
                     log.event(_log, logging.ERROR, "jobs are left to their leases", stream=name, jobs=left)
 
@@ -510,7 +427,7 @@ class Runner:
         while (tasks := running()) and self._now() < deadline:
             await asyncio.wait(tasks, timeout=deadline - self._now())
         # Cancelled and released. A thread cannot be stopped, so its job is left to its lease: it may still be at work.
-        await _cancelled(running(only_async=True))
+        await roles.cancelled(running(only_async=True))
 
     async def _end_beats(self) -> None:
         for feed in self.feeds:
@@ -521,8 +438,9 @@ class Runner:
 
     # Small things
 
-    async def _changes(self, limit_s: float | None) -> bool:
-        """Wait for a change, or the stop; False if the time was over first."""
+    async def changes(self, limit_s: float | None) -> bool:
+        """Wait for the next change, or the stop; False if the time was over first. What was before, the caller has seen."""
+        self._change.clear()
         waits = [asyncio.ensure_future(self._change.wait()), asyncio.ensure_future(self.stopping.wait())]
         try:
             left = None if limit_s is None else max(limit_s, 0.0)
@@ -539,15 +457,3 @@ class Runner:
 def _to_count(call: Call) -> list[Ticket]:
     """The jobs of a call whose start must be counted first: all but those that were read, whose read has counted it."""
     return [ticket for ticket in call.tickets if ticket.standing is not Standing.NEW]
-
-
-async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel tasks, and again while one turns the cancel into something else, but for a second only: a handler may ignore it."""
-    left = set(tasks)
-    for _ in range(10):
-        left = {task for task in left if not task.done()}
-        if not left:
-            return
-        for task in left:
-            task.cancel()
-        await asyncio.wait(left, timeout=0.1)

@@ -4,7 +4,7 @@ What handlers do is told in a file that every process appends to, so that starts
 script, this module is such a worker process; ``payload`` says what its handler does:
 
 - ``name``: in the events, and the field of the hash ``effects`` that is incremented with the job's acknowledgement.
-- ``do``: ``work`` (the default), ``die`` (the process ends), ``fail`` (raises), ``reject``.
+- ``do``: ``work`` (the default), ``die`` (the process ends), ``crash`` (it ends by SIGSEGV), ``fail`` (raises), ``reject``.
 - ``seconds``: how long it works before that; ``first``: how long in its first delivery, instead.
 - ``block``: work by blocking the thread, in an ``async def`` handler the event loop.
 """
@@ -96,6 +96,8 @@ def handler_of(kind: str, events: Events) -> Callable[..., Any]:
         do = payload.get("do", "work")
         if do == "die":
             os._exit(9)
+        if do == "crash":
+            signal.raise_signal(signal.SIGSEGV)
         events.tell("end", payload["name"], attempt=job.attempt, deliveries=job.deliveries)
         if do == "fail":
             raise RuntimeError("failed as told")
@@ -111,7 +113,7 @@ def handler_of(kind: str, events: Events) -> Callable[..., Any]:
         duration = seconds(payload, job)
         if payload.get("block"):
             time.sleep(duration)  # noqa: ASYNC251  # the very fault to be tried
-        else:
+        elif duration:
             await asyncio.sleep(duration)
         end(payload, job)
 

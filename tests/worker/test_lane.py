@@ -20,6 +20,15 @@ def lane_of(*tickets, slots=64, lines=None, patience_s=10.0):
     return lane
 
 
+def start(lane, now):
+    """All that may start, each with its first step done at once."""
+    found = []
+    while calls := list(lane.start(now)):
+        found += calls
+        lane.begun(calls[-1])
+    return found
+
+
 def names(calls):
     return [[t.job.id for t in call.tickets] for call in calls]
 
@@ -46,48 +55,62 @@ def test_standing_of_a_reclaimed_job(deliveries, limit, standing):
 
 def test_new_and_returned_jobs_start_up_to_the_slots():
     lane = lane_of(ticket("a"), ticket("b", Standing.RETURNED), ticket("c"), slots=2)
-    calls = list(lane.start(0))
+    calls = start(lane, 0)
     assert names(calls) == [["a"], ["b"]]
-    assert list(lane.start(0)) == []
+    assert start(lane, 0) == []
     lane.ended(calls[0])
-    assert names(lane.start(0)) == [["c"]]
+    assert names(start(lane, 0)) == [["c"]]
 
 
 def test_suspects_run_a_few_at_a_time_and_beside_nothing_new():
     lane = lane_of(ticket("new"), *suspects(20))
-    calls = list(lane.start(0))
+    calls = start(lane, 0)
     assert names(calls) == [[f"s{number}"] for number in range(NARROW)]
     for call in calls[1:]:
         lane.ended(call)
-    assert all(name.startswith("s") for [name] in names(lane.start(1)))
+    assert all(name.startswith("s") for [name] in names(start(lane, 1)))
+
+
+def test_a_suspect_starts_when_the_one_before_has_begun_or_ended():
+    lane = lane_of(*suspects(4))
+    [first] = lane.start(0)
+    assert list(lane.start(0)) == []
+    lane.begun(first)
+    [second] = lane.start(0)
+    lane.begun(first)
+    assert list(lane.start(0)) == []
+    lane.ended(second)
+    [third] = lane.start(0)
+    lane.put_back(third)
+    assert names(lane.start(0)) == names([third])
 
 
 def test_what_runs_already_may_end_beside_suspects():
     lane = lane_of(ticket("a"), slots=10)
-    list(lane.start(0))
+    start(lane, 0)
     for one in suspects(3):
         lane.put(one)
-    assert len(list(lane.start(1))) == 3
+    assert len(start(lane, 1)) == 3
     assert lane.running == 4
 
 
 def test_new_jobs_start_when_the_last_suspect_has_ended():
     lane = lane_of(ticket("new"), *suspects(2))
-    calls = list(lane.start(0))
+    calls = start(lane, 0)
     lane.ended(calls[0])
-    assert list(lane.start(1)) == []
+    assert start(lane, 1) == []
     lane.ended(calls[1])
-    assert names(lane.start(1)) == [["new"]]
+    assert names(start(lane, 1)) == [["new"]]
 
 
 def test_a_suspect_that_runs_long_does_not_starve_new_jobs():
     lane = lane_of(ticket("new"), *suspects(1), patience_s=10)
-    list(lane.start(0))
+    start(lane, 0)
     assert lane.next_change(0) == 10
     assert lane.room(0, 9) == 0
-    assert list(lane.start(9)) == []
+    assert start(lane, 9) == []
     assert lane.next_change(11) is None
-    assert names(lane.start(11)) == [["new"]]
+    assert names(start(lane, 11)) == [["new"]]
     assert lane.room(0, 11) > 0
 
 
@@ -95,7 +118,7 @@ def test_the_lane_doubles_each_time_a_lane_full_has_passed():
     lane = lane_of(*suspects(300), slots=50)
     widths = []
     for _ in range(5):
-        calls = list(lane.start(0))
+        calls = start(lane, 0)
         widths.append(len(calls))
         for call in calls:
             lane.ended(call)
@@ -107,7 +130,7 @@ def test_the_oftener_a_suspect_was_started_the_fewer_run_beside_it():
     thrice = [ticket(f"u{number}", Standing.SUSPECT, deliveries=3) for number in range(2)]
     lane = lane_of(*thrice, *twice, *suspects(3))
     together = []
-    while calls := list(lane.start(0)):
+    while calls := start(lane, 0):
         together.append([name for [name] in names(calls)])
         for call in calls:
             lane.ended(call)
@@ -116,30 +139,30 @@ def test_the_oftener_a_suspect_was_started_the_fewer_run_beside_it():
 
 def test_a_suspect_that_was_not_started_does_not_widen_the_lane():
     lane = lane_of(*suspects(40))
-    for call in list(lane.start(0)):
+    for call in start(lane, 0):
         lane.put_back(call)
-    assert names(lane.start(0)) != []
+    assert names(start(lane, 0)) != []
     assert lane.running == NARROW
 
 
 def test_the_lane_is_narrow_again_when_no_suspects_are_left():
     lane = lane_of(*suspects(8))
-    for call in list(lane.start(0)):
+    for call in start(lane, 0):
         lane.ended(call)
     lane.drained()
     for one in suspects(40):
         lane.put(one)
-    assert len(list(lane.start(0))) == NARROW
+    assert len(start(lane, 0)) == NARROW
 
 
 def test_the_lane_stays_wide_while_suspects_are_in_hand():
     lane = lane_of(*suspects(8))
-    for call in list(lane.start(0)):
+    for call in start(lane, 0):
         lane.ended(call)
     for one in suspects(40):
         lane.put(one)
     lane.drained()
-    assert len(list(lane.start(0))) == 2 * NARROW
+    assert len(start(lane, 0)) == 2 * NARROW
 
 
 def test_only_one_with_a_single_start_left_is_kept():
@@ -150,14 +173,14 @@ def test_only_one_with_a_single_start_left_is_kept():
 
 def test_a_last_chance_holds_up_everything_new():
     lane = lane_of(ticket("new"), ticket("x", Standing.LAST), *suspects(1))
-    assert names(lane.start(0)) == [["s0"]]
+    assert names(start(lane, 0)) == [["s0"]]
     assert lane.room(0, 0) == lane.wants() == 0
     lane.is_closed = True
-    assert list(lane.start(99)) == []
+    assert start(lane, 99) == []
     call = lane.start_last()
     assert names([call]) == [["x"]]
     assert lane.last is None
-    assert list(lane.start(99)) == []
+    assert start(lane, 99) == []
     lane.ended(call)
     lane.is_closed = False
     assert lane.start_last() is None
@@ -165,16 +188,16 @@ def test_a_last_chance_holds_up_everything_new():
 
 def test_put_back_is_the_next_one():
     lane = lane_of(*suspects(2), slots=1)
-    [call] = lane.start(0)
+    [call] = start(lane, 0)
     lane.put_back(call)
-    assert names(lane.start(0)) == [["s0"]]
+    assert names(start(lane, 0)) == [["s0"]]
     lane = lane_of(ticket("x", Standing.LAST))
     lane.put_back(lane.start_last())
     assert lane.last is not None
     lane = lane_of(ticket("a"), ticket("b"), ticket("c"), lines=[Line(batch=2)])
-    [call, _] = lane.start(0)
+    [call, _] = start(lane, 0)
     lane.put_back(call)
-    assert names(lane.start(0)) == [["a", "b"]]
+    assert names(start(lane, 0)) == [["a", "b"]]
 
 
 def test_take_back_by_stream_and_by_age():
@@ -187,7 +210,7 @@ def test_take_back_by_stream_and_by_age():
 
 def test_room_is_for_what_can_start_at_once_and_a_little_ahead():
     lane = lane_of(ticket("a"), ticket("b"), slots=4)
-    list(lane.start(0))
+    start(lane, 0)
     lane.put(ticket("c"))
     assert lane.room(0, 0) == 1
     assert lane.room(0, 0, ahead=5) == 6
@@ -196,18 +219,18 @@ def test_room_is_for_what_can_start_at_once_and_a_little_ahead():
 
 def test_batches_wait_for_more_but_not_for_ever():
     lane = lane_of(ticket("a", since=1), lines=[Line(batch=3, batch_wait_s=2)], slots=2)
-    assert list(lane.start(1)) == []
+    assert start(lane, 1) == []
     assert lane.next_change(1) == 3
     assert lane.room(0, 1) == 3
-    assert names(lane.start(3)) == [["a"]]
+    assert names(start(lane, 3)) == [["a"]]
     for name in "bcd":
         lane.put(ticket(name, since=4))
-    assert names(lane.start(4)) == [["b", "c", "d"]]
+    assert names(start(lane, 4)) == [["b", "c", "d"]]
 
 
 def test_suspects_run_in_calls_of_their_own():
     lane = lane_of(*suspects(3), lines=[Line(batch=10)])
-    assert names(lane.start(0)) == [["s0"], ["s1"], ["s2"]]
+    assert names(start(lane, 0)) == [["s0"], ["s1"], ["s2"]]
 
 
 def test_streams_start_by_their_weights():
@@ -218,7 +241,7 @@ def test_streams_start_by_their_weights():
         lane.put(ticket(f"a{number}", stream=0))
         lane.put(ticket(f"b{number}", stream=1))
     for _ in range(40):
-        [call] = lane.start(0)
+        [call] = start(lane, 0)
         started.append(call.stream)
         lane.ended(call)
     assert started.count(0) == 30
@@ -241,7 +264,7 @@ def test_no_order_of_events_breaks_the_rules(data):
                 put += lane.put(ticket(str(put), Standing[step.upper()], stream=stream, since=now))
             case "start":
                 young = [c for c, since in running if is_suspect(c) and now < since + 5]
-                for call in lane.start(now):
+                for call in start(lane, now):
                     assert is_suspect(call) or not young, "a new job was started beside a suspect"
                     young += [call] if is_suspect(call) else []
                     running.append((call, now))
@@ -250,7 +273,7 @@ def test_no_order_of_events_breaks_the_rules(data):
                 if lane.last is not None and not lane.has_suspects and not running:
                     lane.is_closed = True
                     call = lane.start_last()
-                    assert list(lane.start(now)) == []
+                    assert start(lane, now) == []
                     lane.ended(call)
                     put -= 1
                     lane.is_closed = False

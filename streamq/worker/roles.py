@@ -1,0 +1,63 @@
+"""Background roles of a worker: one that fails by a mistake of ours begins again, or ends the worker loudly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from streamq.backoff import RECONNECT
+
+FAILURES = 10
+WITHIN_S = 60
+"""A role that fails so often, each time within a minute, ends the worker."""
+
+_log = logging.getLogger("streamq.worker")
+
+
+def begin(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+    """Do a role in the background, and do it again when it fails; the task fails if that does not help."""
+    return asyncio.create_task(_keep_at(name, work), name=f"streamq-{name}")
+
+
+async def _keep_at(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    failures = 0
+    while True:
+        began = asyncio.get_running_loop().time()
+        try:
+            await work()
+        except Exception:
+            failures = failures + 1 if asyncio.get_running_loop().time() < began + WITHIN_S else 1
+            _log.exception("role '%s' failed (%d in a row)", name, failures)
+            if failures >= FAILURES:
+                raise
+            await asyncio.sleep(RECONNECT.delay_ms(failures, random.random()) / 1000)  # noqa: S311  # jitter
+        else:
+            return
+
+
+async def or_failure(work: Awaitable[Any], roles: Sequence[asyncio.Task[None]]) -> None:
+    """Await `work`; if a role ends first, which it never should, end loudly with its error."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task, *roles], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            await next(role for role in roles if role.done())
+            raise RuntimeError("a background role of the worker ended by itself")
+        await task
+    finally:
+        task.cancel()
+
+
+async def cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and again while one turns the cancel into something else, but for a second only: a handler may ignore it."""
+    left = set(tasks)
+    for _ in range(10):
+        left = {task for task in left if not task.done()}
+        if not left:
+            return
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=0.1)
