@@ -64,7 +64,7 @@ class Worker(Generic[T]):
             waits here runs nowhere else. One that waits longer than the lease (at most 30 s) is given back.
         batch: Jobs of one call at most, up to 1,000, for a handler that takes a list of jobs. It returns None when all are
             done, or a list with the result of each, or an exception in place of a result.
-        batch_wait: Seconds that a call waits for a full batch, from its first job on.
+        batch_wait: Seconds that a call waits for a full batch, from its first job on; at most the lease.
         timeout: Seconds that one call may take; none by default. A call that takes longer is an attempt that failed. An
             ``async def`` is cancelled. A thread cannot be: it is told by `Job.timed_out`, and keeps its place until it ends.
         weight: Share of this stream, where `add_stream` adds others.
@@ -147,8 +147,12 @@ class Worker(Generic[T]):
         if len(self._sources) >= MAX_STREAMS:
             raise ConfigurationError(f"a worker takes {MAX_STREAMS} streams at most")
         spec, settings = stream._spec, stream._settings  # noqa: SLF001  # a worker is part of the stream's own package
-        if any(s.spec.keys.stream == spec.keys.stream and s.settings == settings for s in self._sources):
-            raise ConfigurationError(f"stream {spec.keys.name} is in this worker already")
+        group = spec.options.group
+        if any(
+            (s.spec.keys.stream, s.spec.options.group, s.settings) == (spec.keys.stream, group, settings)
+            for s in self._sources
+        ):
+            raise ConfigurationError(f"group {group} of stream {spec.keys.name} is in this worker already")
         if isinstance(weight, bool) or not 0 < weight < float("inf"):
             raise ConfigurationError(f"weight must be above 0, not {weight!r}")
         dispatcher: Dispatcher[U] = Dispatcher(
@@ -162,7 +166,7 @@ class Worker(Generic[T]):
         )
         line = Line(
             batch=1 if batch is None else _whole("batch", batch, 1, MAX_BATCH),
-            batch_wait_s=to_ms(batch_wait, "batch_wait") / 1000,
+            batch_wait_s=to_ms(batch_wait, "batch_wait", most_ms=spec.options.lease_ms) / 1000,
             weight=weight,
         )
         self._sources.append(Source(spec, settings, dispatcher, line))

@@ -136,6 +136,7 @@ class Fetcher:
             try:
                 if self._lost_reply:
                     await self._recover()
+                    self._reached("read")
                 await self._read()
             except StreamqError as error:
                 self._lost_reply = True
@@ -197,6 +198,7 @@ class Fetcher:
                 await self._release_now(refused)
                 if not taken.jobs:
                     self._lost_reply = self._lost_reclaim = False
+                    self._post.reclaiming(self.place, under_way=False)
                     return
 
     def _standing_of_lost(self, job: Job[Any]) -> Standing:
