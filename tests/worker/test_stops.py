@@ -113,9 +113,9 @@ def finish(make_stream, raw):
 @pytest.mark.covers("C01", "C27", "C74")
 @pytest.mark.parametrize("count", [20, pytest.param(200, marks=[pytest.mark.full, pytest.mark.timeout(300)])])
 def test_stops_at_any_moment_under_traffic(stops, finish, redis_url, count):
-    starts, took = stops(redis_url, count, within=0.06, block=2)
+    starts, took = stops(redis_url, count, within=0.06, block=4)
     finish(starts)
-    assert max(took) < 1.5  # none waited for its read to end by itself
+    assert max(took) < 3  # none waited for its read to end by itself
 
 
 @pytest.mark.covers("C01")
