@@ -340,8 +340,9 @@ class Fetcher:
                 self._post.changed()
                 await self.quiet()  # the reader recovers what was claimed
                 raise
-            self._more = answer.more
             refused = self._keep(self._hold(answer.claimed, self._standing_of_reclaimed))
+            # A page brings one that must run alone, and passes over others: look for the next as soon as it has ended.
+            self._more = answer.more or self._lane.last is not None
             self._post.reclaiming(self.place, under_way=False)
             self._post.buried(self.place, {**answer.reasons, **dict.fromkeys(answer.missing, _MISSING)})
             await self._release_now(refused)

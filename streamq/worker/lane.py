@@ -116,6 +116,7 @@ class Lane:
     Attributes:
         slots: Most calls at once.
         turns: Whose turn it is among the streams.
+        width: Suspects that may run together now.
         last: The job with a single start left that waits to run alone, if any. There is at most one.
         is_closed: While that one is waited for, or runs: nothing else may start.
     """
@@ -129,7 +130,7 @@ class Lane:
         self._running: set[Call] = set()
         self._suspects_running: dict[Call, _Suspect] = {}
         self._beginning: Call | None = None
-        self._width = min(NARROW, slots)
+        self.width = min(NARROW, slots)
         self._passed = 0
         self.turns = Turns([line.weight for line in lines])
         self.last: Ticket | None = None
@@ -224,7 +225,7 @@ class Lane:
 
     def _lane_of(self, ticket: Ticket) -> int:
         """How many suspects may run beside this one, itself included."""
-        return max(self._width >> FEWER * (_starts(ticket) - 1), 1)
+        return max(self.width >> FEWER * (_starts(ticket) - 1), 1)
 
     def _is_exclusive(self, now: float) -> bool:
         """Whether suspects keep the others waiting."""
@@ -245,13 +246,13 @@ class Lane:
         self._running.discard(call)
         if self._suspects_running.pop(call, None) is not None and passed:
             self._passed += 1
-            if self._passed >= self._width:
-                self._width, self._passed = min(self._width * 2, self.slots), 0
+            if self._passed >= self.width:
+                self.width, self._passed = min(self.width * 2, self.slots), 0
 
     def drained(self) -> None:
         """No suspects are left on the server: the next ones meet a narrow lane again."""
         if not self._suspects and not self._suspects_running:
-            self._width, self._passed = min(NARROW, self.slots), 0
+            self.width, self._passed = min(NARROW, self.slots), 0
 
     # What there is room for
 
@@ -298,7 +299,7 @@ class Lane:
         """How many jobs to reclaim: no more than a lane-full, so that other workers get some."""
         if self.is_closed or self.last is not None:
             return 0
-        return max(min(self._free(), self._width - len(self._suspects)), 0)
+        return max(min(self._free(), self.width - len(self._suspects)), 0)
 
     def next_change(self, now: float) -> float | None:
         """When something more may start by the mere course of time, or None."""

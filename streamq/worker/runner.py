@@ -27,8 +27,9 @@ from streamq.worker.lane import Call, Lane, Line, Standing, Ticket
 from streamq.worker.last_chance import LastChance
 from streamq.worker.settle import Fate, Settlement, Settler
 
-FIRST_STEP_S = 0.005
-"""Until the next suspect starts beside one: long enough for a thread to begin, even on a busy machine."""
+FIRST_STEPS_S = 0.04
+"""A lane-full of suspects starts one after the other in this time. While the lane is narrow a thread has time to begin, even
+on a busy machine, before the next suspect's start is counted."""
 
 PULSE_S = 5.0
 """An event loop that has not come round for three of these is blocked."""
@@ -213,7 +214,7 @@ class Runner:
             self._set_task(call, None)
             if self._keep_only(call, [t for t in call.tickets if t.standing is Standing.NEW or t in started]):
                 self._begin(call)
-                self._loop.call_later(FIRST_STEP_S, self._begun, call)
+                self._loop.call_later(FIRST_STEPS_S / self.lane.width, self._begun, call)
 
     def _begin(self, call: Call) -> asyncio.Task[None]:
         jobs = [ticket.job for ticket in call.tickets]

@@ -4,7 +4,8 @@ What handlers do is told in a file that every process appends to, so that starts
 script, this module is such a worker process; ``payload`` says what its handler does:
 
 - ``name``: in the events, and the field of the hash ``effects`` that is incremented with the job's acknowledgement.
-- ``do``: ``work`` (the default), ``die`` (the process ends), ``crash`` (it ends by SIGSEGV), ``fail`` (raises), ``reject``.
+- ``do``: ``work`` (the default), ``ack`` (no effect), ``result`` (its process ID), ``die`` (the process ends), ``crash``
+  (it ends by SIGSEGV), ``fail`` (raises), ``reject``; ``first_do``: in its first delivery, instead.
 - ``seconds``: how long it works before that; ``first``: how long in its first delivery, instead.
 - ``block``: work by blocking the thread, in an ``async def`` handler the event loop.
 """
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple, Self
 
 import redis
 
-from streamq import Backoff, Job, Reject, Stream, StreamOptions, Worker
+from streamq import Backoff, Hooks, Job, Reject, Stream, StreamOptions, Worker
 
 # --- what happened, told in a file --------------------------------------------------------
 
@@ -84,6 +85,25 @@ class Events:
 # --- the process --------------------------------------------------------------------------
 
 
+def end_of(payload: dict[str, Any], job: Job[Any], events: Events) -> Any:
+    """End as the payload says."""
+    do = payload.get("do", "work")
+    if job.deliveries == 1:
+        do = payload.get("first_do", do)
+    if do == "die":
+        os._exit(9)
+    if do == "crash":
+        signal.raise_signal(signal.SIGSEGV)
+    events.tell("end", payload["name"], attempt=job.attempt, deliveries=job.deliveries)
+    if do == "fail":
+        raise RuntimeError("failed as told")
+    if do == "reject":
+        raise Reject("rejected as told")
+    if do != "ack":
+        job.effects.hincrby("effects", payload["name"])
+    return os.getpid() if do == "result" else None
+
+
 def handler_of(kind: str, events: Events) -> Callable[..., Any]:
     """A handler that does what its payload says: ``def`` or ``async def``."""
 
@@ -92,32 +112,29 @@ def handler_of(kind: str, events: Events) -> Callable[..., Any]:
         always = payload.get("seconds", 0.0)
         return payload.get("first", always) if job.deliveries == 1 else always
 
-    def end(payload: dict[str, Any], job: Job[Any]) -> None:
-        do = payload.get("do", "work")
-        if do == "die":
-            os._exit(9)
-        if do == "crash":
-            signal.raise_signal(signal.SIGSEGV)
-        events.tell("end", payload["name"], attempt=job.attempt, deliveries=job.deliveries)
-        if do == "fail":
-            raise RuntimeError("failed as told")
-        if do == "reject":
-            raise Reject("rejected as told")
-        job.effects.hincrby("effects", payload["name"])
-
-    def plain(payload: dict[str, Any], job: Job[Any]) -> None:
+    def plain(payload: dict[str, Any], job: Job[Any]) -> Any:
         time.sleep(seconds(payload, job))
-        end(payload, job)
+        return end_of(payload, job, events)
 
-    async def waiting(payload: dict[str, Any], job: Job[Any]) -> None:
+    async def waiting(payload: dict[str, Any], job: Job[Any]) -> Any:
         duration = seconds(payload, job)
         if payload.get("block"):
             time.sleep(duration)  # noqa: ASYNC251  # the very fault to be tried
         elif duration:
             await asyncio.sleep(duration)
-        end(payload, job)
+        return end_of(payload, job, events)
 
     return {"def": plain, "async def": waiting}[kind]
+
+
+class Losses(Hooks):
+    """Tells ``lost`` of each job whose lease was lost."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+
+    def lease_lost(self, job: Job[Any]) -> None:
+        self._events.tell("lost", job.payload["name"], attempt=job.attempt, deliveries=job.deliveries)
 
 
 def options_of(settings: dict[str, Any]) -> StreamOptions:
@@ -138,7 +155,7 @@ def main(argument: str) -> None:
     events = Events(given["events"])
     stream: Stream[Any]
     with Stream(given["stream"], redis=given["url"], options=options_of(given["options"])) as stream:
-        worker = Worker(stream, handler_of(given["handler"], events), **given["worker"])
+        worker = Worker(stream, handler_of(given["handler"], events), hooks=[Losses(events)], **given["worker"])
         events.tell("up")
         worker.run()
     events.tell("down")
@@ -271,6 +288,27 @@ def working(*workers: Worker[Any], timeout: float = 15.0) -> Iterator[None]:
         assert not any(thread.is_alive() for thread in threads), "a worker does not stop"
     if errors:
         raise errors[0]
+
+
+@contextmanager
+def load(stream: Any, *, count: int = 10, pause: float = 0.05, **payload: Any) -> Iterator[list[str]]:
+    """Keep adding jobs from a thread; gives their names, each as soon as its job was accepted."""
+    names: list[str] = []
+    stopped = threading.Event()
+
+    def add() -> None:
+        while not stopped.wait(pause):
+            more = [f"load{len(names) + n}" for n in range(count)]
+            stream.add_many({"name": name, **payload} for name in more)
+            names.extend(more)
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    try:
+        yield names
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def effects(raw: redis.Redis, stream: Any, key: str = "effects") -> dict[str, int]:

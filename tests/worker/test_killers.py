@@ -105,7 +105,7 @@ def is_alone(events, start):
         ),
     ],
 )
-def test_a_killer_among_many(make_stream, make_fleet, raw, way, kind, good, concurrency, seconds):
+def test_a_killer_among_many(make_stream, make_fleet, raw, way, kind, good, concurrency, seconds):  # noqa: PLR0917  # a table's columns
     s = make_stream(**SETTINGS)
     with make_fleet(handler=kind, worker={"concurrency": concurrency}, **SETTINGS) as f:
         names, took = run(s, f, good=good, killers=["P"], way=way, seconds=seconds, timeout=150)
@@ -129,7 +129,7 @@ def test_a_killer_among_many(make_stream, make_fleet, raw, way, kind, good, conc
         ),
     ],
 )
-def test_several_killers_among_many(make_stream, make_fleet, raw, way, kind, good, concurrency, seconds, count):  # noqa: PLR0917
+def test_several_killers_among_many(make_stream, make_fleet, raw, way, kind, good, concurrency, seconds, count):  # noqa: PLR0917  # the same
     killers = [f"P{n}" for n in range(count)]
     s = make_stream(**SETTINGS)
     with make_fleet(handler=kind, worker={"concurrency": concurrency}, **SETTINGS) as f:

@@ -9,11 +9,13 @@ import threading
 import time
 
 import pytest
-from worker.fleet import Events, effects, handler_of, is_idle, quick, until, working
+from worker.fleet import Events, effects, handler_of, is_idle, load, quick, until, working
 
 from streamq._scripts import source
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+
+TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-6.2", "valkey-9"], indirect=True)
 
 DEF_ONLY = pytest.mark.parametrize("kind", ["def"], indirect=True)
 
@@ -44,10 +46,11 @@ def test_a_worker_does_not_take_its_own_long_job(make_stream, kind, raw, tmp_pat
 
 @pytest.mark.covers("F10", "C31")
 @DEF_ONLY
+@TWO_BACKENDS
 def test_a_long_job_is_run_once_beside_other_workers(make_stream, kind, raw, tmp_path):
-    s = make_stream(lease=0.5)
+    s = make_stream(lease=1)
     events = Events(tmp_path / "events")
-    s.add_many({"name": f"long{n}", "seconds": 1.6} for n in range(20))
+    s.add_many({"name": f"long{n}", "seconds": 5} for n in range(20))
     with working(*(quick(s, handler_of(kind, events), concurrency=12) for _ in range(2))):
         until(lambda: is_idle(s))
     assert events.starts() == {f"long{n}": 1 for n in range(20)}
@@ -55,10 +58,11 @@ def test_a_long_job_is_run_once_beside_other_workers(make_stream, kind, raw, tmp
 
 
 @pytest.mark.covers("F10", "C06", "C31")
+@TWO_BACKENDS
 def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(make_stream, raw, tmp_path):
-    s = make_stream(lease=0.5)
+    s = make_stream(lease=1)
     events = Events(tmp_path / "events")
-    s.add({"name": "blocking", "seconds": 1.6, "block": True})
+    s.add({"name": "blocking", "seconds": 5, "block": True})
     with working(quick(s, handler_of("async def", events)), quick(s, handler_of("async def", events))):
         until(lambda: is_idle(s))
     assert events.starts() == {"blocking": 1}
@@ -77,6 +81,38 @@ def test_processes_with_long_jobs(make_stream, make_fleet, kind, raw):
         assert f.terminate() == [0, 0]
     assert f.events.starts() == {f"long{n}": 1 for n in range(4)}
     assert effects(raw, s) == {f"long{n}": 1 for n in range(4)}
+
+
+@pytest.mark.covers("F10", "C31")
+@ONE_BACKEND
+def test_long_jobs_under_load(make_stream, make_fleet, kind, raw):
+    """Long jobs run once while both workers are busy with short ones; those of a worker that stands still move on."""
+    s = make_stream(lease=1)
+    long = [f"long{n}" for n in range(4)]
+    held = [f"held{n}" for n in range(4)]
+    with make_fleet(handler=kind, lease=1, worker={"concurrency": 8}) as f:
+        f.start()
+        f.start()
+        until(lambda: len(f.events.all("up")) == 2)
+        with load(s, seconds=0.005) as short:
+            s.add_many({"name": name, "seconds": 3.2} for name in long)
+            until(lambda: {*long} <= {event.name for event in f.events.all("end")})
+            s.add_many({"name": name, "first": 60} for name in held)
+            until(lambda: {*held} <= f.events.starts().keys())
+            victim = f.events.all("start", held[0])[0].pid
+            os.kill(victim, signal.SIGSTOP)
+            stopped = time.monotonic()
+            theirs = {event.name for event in f.events.all("start") if event.pid == victim and event.name in held}
+            until(lambda: theirs <= {event.name for event in f.events.all("end")})
+        taken = [event.at - stopped for name in theirs for event in f.events.all("start", name)[1:]]
+        assert len(taken) == len(theirs)
+        assert 0.5 < min(taken) <= max(taken) < 4  # the lease, what was left of it, and a tick
+        until(lambda: {*short} <= {event.name for event in f.events.all("end")})
+    starts = f.events.starts()
+    assert {starts[name] for name in long} == {1}
+    assert all(starts[name] == 1 for name in short if f.events.all("start", name)[0].pid != victim)
+    done = effects(raw, s)
+    assert {done[name] for name in [*long, *theirs, *short]} == {1}
 
 
 @pytest.mark.covers("C07", "F10")
