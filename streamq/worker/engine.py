@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -211,7 +212,8 @@ class Worker(Generic[T]):
             self._stop_asked = True
             loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._stop_now)
+            with contextlib.suppress(RuntimeError):  # closed just now: it has ended
+                loop.call_soon_threadsafe(self._stop_now)
 
     def _stop_now(self) -> None:
         if self._runner is not None:
@@ -224,8 +226,13 @@ class Worker(Generic[T]):
             ConfigurationError: As of `run`.
         """
         self._task = asyncio.create_task(self.run_async(), name="streamq-worker")
-        while not self._task.done() and not (self._runner is not None and self._runner.is_open):
-            await asyncio.wait([self._task], timeout=0.01)
+        try:
+            while not self._task.done() and not (self._runner is not None and self._runner.is_open):
+                await asyncio.wait([self._task], timeout=0.01)
+        except asyncio.CancelledError:
+            self._task.cancel()  # else it would go on with nobody to stop it
+            await asyncio.wait([self._task])
+            raise
         if self._task.done():
             await self._task
         return self
