@@ -200,7 +200,9 @@ def test_a_batch_that_runs_too_long_is_one_failed_attempt_of_each(make_stream, b
     with working(quick(s, slow if kind == "def" else slow_async, batch=3, batch_wait=0.2, timeout=0.3)):
         until(lambda: is_idle(s), timeout=5)
     letters = s.dead_letters.list()
-    assert [(letter.reason, letter.error) for letter in letters] == [("attempts", "TimeoutError: ran longer than 0.3 s")] * 3
+    assert [(letter.reason, letter.error) for letter in letters] == [
+        ("attempts", "TimeoutError: ran longer than 0.3 s")
+    ] * 3
 
 
 def test_a_middleware_is_around_the_whole_batch(make_stream, batch_handler, kind):

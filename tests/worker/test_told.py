@@ -11,7 +11,6 @@ import urllib.error
 import urllib.request
 
 import pytest
-import redis
 from worker.fleet import effects, is_idle, options_of, quick, until, working
 
 from streamq import AsyncStream, ConfigurationError, Hooks, Reject, Release, Stream, Worker
