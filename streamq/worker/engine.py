@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, overload
 
 import msgspec
 
@@ -80,6 +80,46 @@ class Worker(Generic[T]):
         ConfigurationError: An argument is not valid.
     """
 
+    @overload
+    def __init__(
+        self,
+        stream: Stream[T] | AsyncStream[T],
+        handler: Handler[T],
+        *,
+        concurrency: int = ...,
+        prefetch: int = ...,
+        batch: None = None,
+        batch_wait: float | timedelta = ...,
+        timeout: float | timedelta | None = ...,
+        weight: float = ...,
+        middlewares: Sequence[Middleware] = ...,
+        errors: Mapping[type[BaseException], Verdict] | None = ...,
+        hooks: Sequence[Hooks] = ...,
+        drain: float | timedelta = ...,
+        block: float | timedelta = ...,
+        health: int | str | None = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        stream: Stream[T] | AsyncStream[T],
+        handler: BatchHandler[T],
+        *,
+        concurrency: int = ...,
+        prefetch: int = ...,
+        batch: int,
+        batch_wait: float | timedelta = ...,
+        timeout: float | timedelta | None = ...,
+        weight: float = ...,
+        middlewares: Sequence[Middleware] = ...,
+        errors: Mapping[type[BaseException], Verdict] | None = ...,
+        hooks: Sequence[Hooks] = ...,
+        drain: float | timedelta = ...,
+        block: float | timedelta = ...,
+        health: int | str | None = ...,
+    ) -> None: ...
+
     def __init__(
         self,
         stream: Stream[T] | AsyncStream[T],
@@ -118,10 +158,38 @@ class Worker(Generic[T]):
         self._is_solo = False
         self._leaves_last = False
         self.consumer = _consumer_name()
-        self.add_stream(
+        self._add_stream(
             stream, handler, batch=batch, batch_wait=batch_wait, timeout=timeout, weight=weight,
             middlewares=middlewares, errors=errors,
         )  # fmt: skip
+
+    @overload
+    def add_stream(
+        self,
+        stream: Stream[U] | AsyncStream[U],
+        handler: Handler[U],
+        *,
+        batch: None = None,
+        batch_wait: float | timedelta = ...,
+        timeout: float | timedelta | None = ...,
+        weight: float = ...,
+        middlewares: Sequence[Middleware] = ...,
+        errors: Mapping[type[BaseException], Verdict] | None = ...,
+    ) -> None: ...
+
+    @overload
+    def add_stream(
+        self,
+        stream: Stream[U] | AsyncStream[U],
+        handler: BatchHandler[U],
+        *,
+        batch: int,
+        batch_wait: float | timedelta = ...,
+        timeout: float | timedelta | None = ...,
+        weight: float = ...,
+        middlewares: Sequence[Middleware] = ...,
+        errors: Mapping[type[BaseException], Verdict] | None = ...,
+    ) -> None: ...
 
     def add_stream(
         self,
@@ -142,6 +210,23 @@ class Worker(Generic[T]):
         Raises:
             ConfigurationError: An argument is not valid, the stream is there already, or the worker runs.
         """
+        self._add_stream(
+            stream, handler, batch=batch, batch_wait=batch_wait, timeout=timeout, weight=weight,
+            middlewares=middlewares, errors=errors,
+        )  # fmt: skip
+
+    def _add_stream(
+        self,
+        stream: Stream[U] | AsyncStream[U],
+        handler: Handler[U] | BatchHandler[U],
+        *,
+        batch: int | None,
+        batch_wait: float | timedelta,
+        timeout: float | timedelta | None,
+        weight: float,
+        middlewares: Sequence[Middleware],
+        errors: Mapping[type[BaseException], Verdict] | None,
+    ) -> None:
         if self._begun:
             raise ConfigurationError("a worker takes no further stream once it runs")
         if len(self._sources) >= MAX_STREAMS:
