@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from streamq.backoff import RECONNECT
+from streamq.errors import ConfigurationError
 
 FAILURES = 10
 WITHIN_S = 60
@@ -28,6 +29,8 @@ async def _keep_at(name: str, work: Callable[[], Awaitable[None]]) -> None:
         began = asyncio.get_running_loop().time()
         try:
             await work()
+        except ConfigurationError:
+            raise  # not a mistake of ours: the stream cannot be used
         except Exception:
             failures = failures + 1 if asyncio.get_running_loop().time() < began + WITHIN_S else 1
             _log.exception("role '%s' failed (%d in a row)", name, failures)

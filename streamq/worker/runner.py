@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from streamq._drivers.asynchronous import AsyncDriver
@@ -104,7 +105,6 @@ class Runner:
         self.prefetch = prefetch
         self.is_solo = is_solo
         self.stopping = asyncio.Event()
-        self.is_open = False
         self.stuck = 0
         self._uncounted = 0
         self._alive_at = self._loop.time()
@@ -137,10 +137,10 @@ class Runner:
     async def run(self) -> None:
         """Work until `stopping` is set, then end in good order; cancelled, end at once."""
         settling = [roles.begin(f"settle {feed.name}", feed.settler.run) for feed in self.feeds]
+        settling.append(roles.begin("pulse", self._pulse))
         working: list[asyncio.Task[None]] = []
         try:
-            await roles.or_failure(self._open(), settling)
-            reading = [roles.begin(f"read {feed.name}", feed.fetcher.read) for feed in self.feeds]
+            reading = [roles.begin(f"read {feed.name}", partial(self._read, feed)) for feed in self.feeds]
             working += reading
             working += [roles.begin(f"maintain {feed.name}", feed.fetcher.maintain) for feed in self.feeds]
             working += [roles.begin("start", self._start_jobs), roles.begin("last chance", LastChance(self).run)]
@@ -155,20 +155,36 @@ class Runner:
             for feed in self.feeds:
                 await feed.driver.aclose()
 
-    async def _open(self) -> None:
-        for feed in self.feeds:
+    @property
+    def is_open(self) -> bool:
+        """Whether all streams are open."""
+        return all(feed.fetcher.opened.is_set() for feed in self.feeds)
+
+    async def _read(self, feed: Feed) -> None:
+        """Open a stream and read it. One whose server is down is waited for by itself; one that cannot be used ends all."""
+        if not feed.fetcher.opened.is_set():
             await feed.fetcher.open()
+            if self.stopping.is_set():
+                return
             feed.beat.start()
-        self.is_open = not self.stopping.is_set()
+        for other in self.feeds:
+            await other.fetcher.until_tried()
+        await feed.fetcher.read()
+
+    async def _pulse(self) -> None:
+        """Show that the event loop comes round."""
+        while True:
+            self._alive_at = self._now()
+            await asyncio.sleep(PULSE_S)
 
     # What starts
 
     async def _start_jobs(self) -> None:
         while not self.stopping.is_set():
             self._start_some()
-            self._alive_at = now = self._now()
+            now = self._now()
             again_at = self.lane.next_change(now)
-            if not await self.changes(PULSE_S if again_at is None else min(again_at - now, PULSE_S)):
+            if not await self.changes(None if again_at is None else again_at - now):
                 self.changed()  # by time alone
 
     def _start_some(self) -> None:
@@ -302,7 +318,7 @@ class Runner:
         found = []
         if self.stuck >= self.lane.slots:
             found.append("every handler runs past its timeout and cannot be stopped")
-        if (silent := self._loop.time() - self._alive_at) > 3 * PULSE_S and self.is_open:
+        if (silent := self._loop.time() - self._alive_at) > 3 * PULSE_S:
             found.append(f"the event loop has been blocked for {silent:.0f} s")
         return found
 
@@ -320,11 +336,12 @@ class Runner:
         for feed in self.feeds:
             feed.fetcher.go_on()
 
-    def unsettled(self) -> int:
-        """Outcomes that wait to be settled, beyond as many as may run."""
+    def kept_back(self) -> int:
+        """Slots that are not to be filled by reads: one for a reclaim that is due, and all while outcomes pile up."""
         held = sum(len(feed.fetcher.held) for feed in self.feeds)
         running = sum(len(feed.running) for feed in self.feeds)
-        return max(held - self.lane.waiting - running - self._most_jobs, 0)
+        unsettled = held - self.lane.waiting - running
+        return max(unsettled - self._most_jobs, 0) + any(feed.fetcher.is_due for feed in self.feeds)
 
     def buried(self, stream: int, dead: Mapping[str, Reason]) -> None:
         """Entries were dead-lettered before they became jobs of this worker."""
@@ -411,6 +428,8 @@ class Runner:
             await feed.fetcher.give_back()
         await self._drained(deadline)
         for feed in self.feeds:
+            if not feed.fetcher.opened.is_set():
+                continue
             try:
                 await asyncio.wait_for(feed.settler.flushed(), timeout=max(deadline - self._now(), 1.0))
                 await asyncio.wait_for(feed.fetcher.leave(), timeout=1.0)
