@@ -127,3 +127,7 @@ class Backoff:
         if times * math.log(self.factor) >= math.log(max(self.cap_ms, 1) / last_ms):
             return self.cap_ms  # before the power is taken: a float overflows at attempt 1,024
         return last_ms * self.factor**times
+
+
+RECONNECT = Backoff.exponential(0.1, cap=1, limit=None, jitter=0.2)
+"""Between tries of a worker to reach the server: quick after a blip, once a second in an outage."""

@@ -25,6 +25,7 @@ from streamq.errors import ConfigurationError
 from streamq.keys import is_whole
 from streamq.stream import Stream
 from streamq.stream_async import AsyncStream
+from streamq.worker import log
 from streamq.worker.dispatch import BatchHandler, Dispatcher, Handler, Verdict
 from streamq.worker.health import Health, HealthServer, Watch
 from streamq.worker.hooks import HookList, Hooks
@@ -196,14 +197,14 @@ class Worker(Generic[T]):
             self._runner = self._make_runner()
             if self._stop_asked:
                 self._runner.stopping.set()
-            _log.info("worker %s works on %s", self.consumer, ", ".join(self._names))
+            log.event(_log, logging.INFO, "worker begins", consumer=self.consumer, streams=",".join(self._names))
             await self._runner.run()
         finally:
             self._state = "stopped"
             self._threads.close()
             if server is not None:
                 server.close()
-            _log.info("worker %s has stopped", self.consumer)
+            log.event(_log, logging.INFO, "worker has stopped", consumer=self.consumer)
 
     def stop(self) -> None:
         """Stop reading, let running handlers end, then return from `run`. May be called from any thread, more than once."""

@@ -14,15 +14,12 @@ from streamq._ops import consumers, lease, pause, settle
 from streamq._ops import read as reading
 from streamq._scripts import Fence, Held
 from streamq._spec import Spec
-from streamq.backoff import Backoff
+from streamq.backoff import RECONNECT
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
 from streamq.messages import Job, Reason
-from streamq.worker import maintenance
+from streamq.worker import log, maintenance
 from streamq.worker.journal import NoteState
 from streamq.worker.lane import Lane, Standing, Ticket
-
-RECONNECT = Backoff.exponential(0.1, cap=1, limit=None, jitter=0.2)
-"""Between tries to reach the server: quick after a blip, once a second in an outage."""
 
 LOOK_S = 1.4
 """How long it is believed that the stream is not paused: with a look that old, nothing starts 2 s after a pause."""
@@ -183,7 +180,7 @@ class Fetcher:
         self._looked_at = at
         if paused is not self.is_paused:
             self.is_paused = paused
-            _log.info("stream %s is %s", self._spec.keys.name, "paused" if paused else "resumed")
+            self._event(logging.INFO, "stream is paused" if paused else "stream is resumed")
 
     async def _recover(self) -> None:
         """Take up what a request without reply left with us.
@@ -216,7 +213,7 @@ class Fetcher:
         for ticket in tickets:
             job = ticket.job
             self.held[job.entry_id] = job
-            state = NoteState.READ if ticket.standing.is_counted else NoteState.HELD
+            state = NoteState.READ if ticket.standing is Standing.NEW else NoteState.HELD
             self._post.note(self.place, job.entry_id, job.deliveries, state)
         return tickets
 
@@ -297,7 +294,7 @@ class Fetcher:
         try:
             await self._driver.run(maintenance.upkeep(self._spec, found.roles))
         except (ServerError, ConfigurationError) as error:
-            _log.warning("stream %s: upkeep was refused, reading goes on: %s", self._spec.keys.name, error)
+            self._event(logging.WARNING, "upkeep was refused, reading goes on", error=error)
 
     def poke(self) -> None:
         """Somebody gave jobs back: look for them at once."""
@@ -396,11 +393,13 @@ class Fetcher:
 
     async def _release_now(self, tickets: list[Ticket]) -> None:
         for charged in (False, True):
-            jobs = [t.job for t in tickets if t.standing.is_counted is charged and not t.job.lease_lost]
+            jobs = [t.job for t in tickets if (t.standing is Standing.NEW) is charged and not t.job.lease_lost]
             try:
                 await self._driver.run(settle.release(self._spec, jobs, charged=charged))
             except StreamqError as error:
-                _log.warning("%d jobs were not released, their leases bring them back: %s", len(jobs), error)
+                self._event(
+                    logging.WARNING, "jobs were not released, their leases bring them back", jobs=len(jobs), error=error
+                )
         for ticket in tickets:
             self.drop(ticket.job.entry_id)
         self._post.changed()
@@ -425,10 +424,10 @@ class Fetcher:
         self._post.failed(f"{role} {self._spec.keys.name}", error)
         if isinstance(error, ConfigurationError):
             # The key's type or a permission changed under us: not worth more than a try a second.
-            _log.error("stream %s %s: %s", self._spec.keys.name, what, error)
+            self._event(logging.ERROR, f"stream {what}", error=error)
             await self._until(None, 1.0)
         else:
-            _log.warning("stream %s %s (%d in a row): %s", self._spec.keys.name, what, failures, error)
+            self._event(logging.WARNING, f"stream {what}", in_a_row=failures, error=error)
             await self._until(None, RECONNECT.delay_ms(failures, random.random()) / 1000)  # noqa: S311  # jitter
 
     async def _until(self, event: asyncio.Event | None, limit_s: float | None = None) -> None:
@@ -439,6 +438,9 @@ class Fetcher:
         finally:
             for wait in waits:
                 wait.cancel()
+
+    def _event(self, level: int, message: str, **fields: Any) -> None:
+        log.event(_log, level, message, stream=self._spec.keys.name, **fields)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

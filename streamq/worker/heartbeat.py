@@ -15,6 +15,7 @@ from streamq._ops import lease
 from streamq._scripts import Fence, Held
 from streamq._spec import Spec
 from streamq.errors import StreamqError
+from streamq.worker import log
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class Heartbeat:
                 self._beat()
             except StreamqError as error:
                 # Not the jobs' fault: they go on, the fence protects their end, and the next beat tries again.
-                _log.warning("leases of stream %s were not renewed: %s", self._spec.keys.name, error)
+                log.event(_log, logging.WARNING, "leases were not renewed", stream=self._spec.keys.name, error=error)
             except Exception:  # noqa: BLE001  # a heartbeat must not die of a mistake of ours
                 _log.exception("heartbeat of stream %s failed; going on", self._spec.keys.name)
         self._driver.close()

@@ -45,11 +45,6 @@ class Standing(Enum):
             return cls.RETURNED
         return cls.LAST if deliveries >= max_deliveries - 1 else cls.SUSPECT
 
-    @property
-    def is_counted(self) -> bool:
-        """Whether the start is counted already."""
-        return self is Standing.NEW
-
 
 @dataclass(slots=True, eq=False)
 class Ticket:
@@ -70,14 +65,15 @@ class Ticket:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Jobs whose handler is called with all of them at once; mostly it is one. Takes one slot until it has ended."""
+    """Jobs whose handler is called with all of them at once; mostly it is one. Takes one slot until it has ended.
 
+    Attributes:
+        stream: Place of their stream.
+        tickets: The jobs; never empty.
+    """
+
+    stream: int
     tickets: list[Ticket]
-
-    @property
-    def stream(self) -> int:
-        """Place of its stream."""
-        return self.tickets[0].stream
 
 
 class _Suspect(NamedTuple):
@@ -187,12 +183,12 @@ class Lane:
         while not self.is_closed and len(self._running) < self.slots:
             if self._may_start_suspect():
                 ticket = self._suspects.pop(0)
-                call = Call([ticket])
+                call = Call(ticket.stream, [ticket])
                 self._suspects_running[call] = _Suspect(now, self._lane_of(ticket))
             elif self._is_exclusive(now) or self.last is not None:
                 return
-            elif tickets := self._next_new(now):
-                call = Call(tickets)
+            elif (next_one := self._next_new(now)) is not None:
+                call = next_one
             else:
                 return
             self._running.add(call)
@@ -202,19 +198,21 @@ class Lane:
         """Take out the one that runs alone; it counts as running until `ended`."""
         if self.last is None:
             return None
-        call, self.last = Call([self.last]), None
+        call, self.last = Call(self.last.stream, [self.last]), None
         self._running.add(call)
         return call
 
-    def _next_new(self, now: float) -> list[Ticket]:
+    def _next_new(self, now: float) -> Call | None:
         for stream in self.turns.order():
             queue, line = self._new[stream], self._lines[stream]
-            if not queue or (len(queue) < line.batch and now < queue[0].since + line.batch_wait_s):
+            if not queue or (line.batch > len(queue) and now < queue[0].since + line.batch_wait_s):
                 continue
-            tickets = [queue.popleft() for _ in range(min(line.batch, len(queue)))]
+            tickets = (
+                [queue.popleft()] if line.batch == 1 else [queue.popleft() for _ in range(min(line.batch, len(queue)))]
+            )
             self.turns.started(stream, len(tickets))
-            return tickets
-        return []
+            return Call(stream, tickets)
+        return None
 
     def _may_start_suspect(self) -> bool:
         if not self._suspects:
@@ -228,6 +226,8 @@ class Lane:
 
     def _is_exclusive(self, now: float) -> bool:
         """Whether suspects keep the others waiting."""
+        if not self._suspects and not self._suspects_running:
+            return False
         if self._may_start_suspect():
             return True
         return any(now < suspect.since + self._patience_s for suspect in self._suspects_running.values())

@@ -13,6 +13,7 @@ from streamq._requests import Plan, ask
 from streamq._scripts_upkeep import Role, Tick
 from streamq._spec import Spec
 from streamq.messages import Reclaimed
+from streamq.worker import log
 
 T = TypeVar("T")
 
@@ -31,6 +32,8 @@ TRIM_PASSES = 10
 
 PRUNE_IDLE_MS = 600_000
 """A consumer that holds nothing goes when it was not heard of for ten minutes: long enough to see in `inspect` who died."""
+
+_NOBODY_READS = "nobody reads a group that has entries: they stay in the stream until somebody does, or it is dropped"
 
 _log = logging.getLogger("streamq.worker")
 
@@ -112,11 +115,12 @@ def upkeep(spec: Spec[T], roles: Iterable[Role]) -> Plan[None]:
             case Role.PRUNE:
                 yield from consumers.prune(spec, min_idle_ms=PRUNE_IDLE_MS)
             case Role.WATCH:
-                for name in (yield from inspect.abandoned(spec)):
-                    _log.warning(
-                        "group %s of stream %s has entries to read, but nobody reads it: they stay in the stream until "
-                        "somebody does, or the group is dropped",
-                        *(name, spec.keys.name),
-                    )
+                yield from _watch(spec)
             case Role.RECLAIM | Role.RECLAIM_LAST:
                 pass  # the worker's own
+
+
+def _watch(spec: Spec[T]) -> Plan[None]:
+    for name in (yield from inspect.abandoned(spec)):
+        if name != spec.options.group:  # its worker has perhaps not read yet
+            log.event(_log, logging.WARNING, _NOBODY_READS, stream=spec.keys.name, group=name)

@@ -13,16 +13,18 @@ from typing import Any
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._scripts import Fence, Held
 from streamq._spec import Spec
+from streamq.backoff import RECONNECT
 from streamq.connection import Settings
 from streamq.errors import StreamqError
 from streamq.messages import Job, Reason
+from streamq.worker import log
 from streamq.worker.dispatch import Dispatcher, Outcome
-from streamq.worker.fetch import RECONNECT, Fetcher, patience_s
+from streamq.worker.fetch import Fetcher, patience_s
 from streamq.worker.health import State, Watch
 from streamq.worker.heartbeat import Heartbeat
 from streamq.worker.hooks import Buried, HookList
 from streamq.worker.journal import Journal, NoteState
-from streamq.worker.lane import Call, Lane, Line, Ticket
+from streamq.worker.lane import Call, Lane, Line, Standing, Ticket
 from streamq.worker.settle import Fate, Settlement, Settler
 
 ROLE_FAILURES = 10
@@ -110,6 +112,7 @@ class Runner:
         self._journal = journal
         self._about = about
         self._change = asyncio.Event()
+        self._is_changed = False
         self._patience_s = min(patience_s(source.spec) for source in sources)
         self.last_patience_ms = round(self._patience_s * 1000) if leaves_last else 0
         self.lane = Lane(slots, [source.line for source in sources], patience_s=self._patience_s)
@@ -204,40 +207,38 @@ class Runner:
     def _start_some(self) -> None:
         to_count: dict[int, list[Call]] = {}
         for call in self.lane.start(self._now()):
-            if self._is_ours(call):
-                if all(ticket.standing.is_counted for ticket in call.tickets):
-                    self._begin(call)
-                else:
+            if self._keep_only(call, [ticket for ticket in call.tickets if not ticket.job.lease_lost]):
+                if _to_count(call):
                     to_count.setdefault(call.stream, []).append(call)
+                else:
+                    self._begin(call)
         for place, calls in to_count.items():
             task = asyncio.create_task(self._count_and_begin(self.feeds[place], calls), name="streamq-count-starts")
             for call in calls:
                 self._set_task(call, task)
 
-    def _is_ours(self, call: Call) -> bool:
-        """Leave out of a call what has lost its lease while it waited; False, and it is over, if nothing is left."""
-        for ticket in call.tickets:
-            if ticket.job.lease_lost:
-                self.feeds[ticket.stream].fetcher.drop(ticket.job.entry_id)
-        return self._keep_only(call, [ticket for ticket in call.tickets if not ticket.job.lease_lost])
-
     def _keep_only(self, call: Call, tickets: list[Ticket]) -> bool:
-        if tickets:
+        """Drop a call's other jobs, which are not ours any more; False, and it is over, if none is left."""
+        if len(tickets) != len(call.tickets):
+            for ticket in set(call.tickets).difference(tickets):
+                self.feeds[call.stream].fetcher.drop(ticket.job.entry_id)
+            if not tickets:
+                self.lane.ended(call, passed=False)
+                self.changed()
             call.tickets = tickets
-        else:
-            self.lane.ended(call, passed=False)
-            self.changed()
         return bool(tickets)
 
     async def _count_and_begin(self, feed: Feed, calls: list[Call]) -> None:
         """Count the starts of reclaimed jobs and begin their handlers, with nothing in between."""
-        uncounted = [ticket for call in calls for ticket in call.tickets if not ticket.standing.is_counted]
+        uncounted = [ticket for call in calls for ticket in _to_count(call)]
         try:
             started = set(await feed.fetcher.count_starts(uncounted))
             self._uncounted = 0
         except StreamqError as error:
             self._uncounted += 1
-            _log.warning("stream %s: starts were not counted: %s", feed.source.spec.keys.name, error)
+            log.event(
+                _log, logging.WARNING, "starts are not counted yet", stream=feed.source.spec.keys.name, error=error
+            )
             await asyncio.sleep(RECONNECT.delay_ms(self._uncounted, random.random()) / 1000)  # noqa: S311  # jitter
             for call in calls:
                 self._set_task(call, None)
@@ -246,15 +247,17 @@ class Runner:
             return
         for call in calls:
             self._set_task(call, None)
-            if self._keep_only(call, [t for t in call.tickets if t.standing.is_counted or t in started]):
+            if self._keep_only(call, [t for t in call.tickets if t.standing is Standing.NEW or t in started]):
                 self._begin(call)
 
     def _begin(self, call: Call) -> asyncio.Task[None]:
         jobs = [ticket.job for ticket in call.tickets]
-        task = asyncio.create_task(self._work(call, jobs), name=f"streamq-job-{jobs[0].entry_id}")
-        self._set_task(call, task)
+        task = self._loop.create_task(self._work(call, jobs))
+        running = self.feeds[call.stream].running
         for job in jobs:
-            self.note(call.stream, job.entry_id, job.deliveries, NoteState.STARTED)
+            running[job.entry_id] = task
+            if self._journal is not None:
+                self._journal.note(call.stream, job.entry_id, job.deliveries, NoteState.STARTED)
         return task
 
     def _set_task(self, call: Call, task: asyncio.Task[None] | None) -> None:
@@ -274,7 +277,8 @@ class Runner:
                 self._hooks.tell("started", job)
             outcomes = await dispatcher.run_batch(jobs) if dispatcher.is_batch else [await dispatcher.run(jobs[0])]
         finally:
-            self._set_task(call, None)
+            for job in jobs:
+                feed.running.pop(job.entry_id, None)
             for outcome in outcomes:
                 feed.settler.put(outcome)
         try:
@@ -387,7 +391,13 @@ class Runner:
     # What the fetchers tell
 
     def changed(self) -> None:
-        """Something may start, or be read, that could not before."""
+        """Something may start, or be read, that could not before. Told to the roles once a turn of the event loop."""
+        if not self._is_changed:
+            self._is_changed = True
+            self._loop.call_soon(self._tell_roles)
+
+    def _tell_roles(self) -> None:
+        self._is_changed = False
         self._change.set()
         for feed in self.feeds:
             feed.fetcher.go_on()
@@ -407,13 +417,13 @@ class Runner:
     def reached(self, source: str) -> None:
         """The server answered."""
         if self._watch.succeeded(source):
-            _log.info("worker %s is healthy again", self.consumer)
+            log.event(_log, logging.INFO, "worker is healthy again", consumer=self.consumer)
             self._hooks.tell("healthy")
 
     def failed(self, source: str, error: StreamqError) -> None:
         """The server could not be reached, or refused."""
         if self._watch.failed(source, str(error)):
-            _log.error("worker %s is unhealthy: %s", self.consumer, error)
+            log.event(_log, logging.ERROR, "worker is unhealthy", consumer=self.consumer, error=error)
             self._hooks.tell("unhealthy", str(error))
 
     def note(self, stream: int, entry_id: str, count: int, state: NoteState) -> None:
@@ -459,7 +469,8 @@ class Runner:
         if fence is Fence.GONE and held.entry_id not in feed.running:
             return  # being settled right now
         job.lease_lost = True
-        _log.warning("job %s (entry %s): lease lost (%s)", job.id, job.entry_id, fence.name.lower())
+        stream = feed.source.spec.keys.name
+        log.event(_log, logging.WARNING, "lease lost", stream=stream, **log.about(job), found=fence.name.lower())
         self._loop.call_soon_threadsafe(self._cancel, feed, held.entry_id)
 
     def _cancel(self, feed: Feed, entry_id: str) -> None:
@@ -488,7 +499,8 @@ class Runner:
             except (TimeoutError, StreamqError):
                 if feed.fetcher.held:
                     name = feed.source.spec.keys.name
-                    _log.error("stream %s: %d jobs come back by their leases", name, len(feed.fetcher.held))
+                    left = len(feed.fetcher.held)
+                    log.event(_log, logging.ERROR, "jobs are left to their leases", stream=name, jobs=left)
 
     async def _drained(self, deadline: float) -> None:
         def running(*, only_async: bool = False) -> list[asyncio.Task[None]]:
@@ -522,6 +534,11 @@ class Runner:
 
     def _now(self) -> float:
         return self._loop.time()
+
+
+def _to_count(call: Call) -> list[Ticket]:
+    """The jobs of a call whose start must be counted first: all but those that were read, whose read has counted it."""
+    return [ticket for ticket in call.tickets if ticket.standing is not Standing.NEW]
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:

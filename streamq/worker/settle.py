@@ -14,15 +14,13 @@ from streamq._ops import settle as verbs
 from streamq._requests import Plan
 from streamq._scripts import MAX_BATCH, Fence
 from streamq._spec import Spec
-from streamq.backoff import Backoff
+from streamq.backoff import RECONNECT
 from streamq.errors import ConnectionLostError, EffectError, LeaseLostError, StreamqError
 from streamq.messages import Reason
+from streamq.worker import log
 from streamq.worker.dispatch import End, Outcome
 
 T = TypeVar("T")
-
-RETRY_PAUSE = Backoff.exponential(0.1, cap=1, limit=None, jitter=0.2)
-"""Between tries to reach the server: quick after a blip, once a second in an outage."""
 
 NOT_NOW_MS = 5_000
 """Longest wait before a job that its handler gave back is looked at again."""
@@ -102,7 +100,7 @@ class Settler(Generic[T]):
             left = await self._settle(batch)
             if left:
                 self._failures += 1
-                self._again_at = _now() + RETRY_PAUSE.delay_ms(self._failures) / 1000
+                self._again_at = _now() + RECONNECT.delay_ms(self._failures) / 1000
                 self._refused += left
             elif batch:
                 self._failures = 0
@@ -210,15 +208,24 @@ class Settler(Generic[T]):
 
     def _lost(self, outcome: Outcome[T], *, gone: bool) -> None:
         job = outcome.job
-        how = "is not pending any more (settled already?)" if gone else "belongs to another delivery"
-        _log.warning("job %s (entry %s) %s; its outcome was dropped", job.id, job.entry_id, how)
+        how = "is not pending any more" if gone else "belongs to another delivery"
+        message = f"job {how}, its outcome was dropped"
+        log.event(_log, logging.WARNING, message, stream=self._spec.keys.name, **log.about(job))
         self._settled(Settlement(outcome, Fate.LOST))
 
     def _report(self, error: Exception, batch: list[Outcome[T]]) -> None:
         self._unreachable |= isinstance(error, ConnectionLostError)
         level = logging.WARNING if isinstance(error, ConnectionLostError) else logging.ERROR
         first = batch[0].job.entry_id
-        _log.log(level, "%d outcomes (first: entry %s) are not settled yet: %s", len(batch), first, error)
+        log.event(
+            _log,
+            level,
+            "outcomes are not settled yet",
+            stream=self._spec.keys.name,
+            jobs=len(batch),
+            first_entry_id=first,
+            error=error,
+        )
 
 
 def _now() -> float:

@@ -21,9 +21,12 @@ class Turns:
         self._weights = list(weights)
         self._passes = [0.0] * len(self._weights)
         self._busy: set[int] = set()
+        self._only = [0]
 
     def order(self) -> list[int]:
         """The streams, whose turn is first at the front."""
+        if len(self._passes) == 1:
+            return self._only
         return sorted(range(len(self._passes)), key=self._passes.__getitem__)
 
     def started(self, stream: int, jobs: int = 1) -> None:

@@ -416,9 +416,16 @@ class World(Ground):
         return page.claimed
 
     def starting(self, consumer: str, jobs: Sequence[Job[dict]]) -> Plan[list[Job[dict]]]:
-        """Count the starts of claimed jobs in one request; those that began, all at once."""
+        """Count the starts of claimed jobs in one request; those that began, all at once.
+
+        One that is refused was another's by then: else a start would be spent, and nothing started.
+        """
         targets = [Held(job.entry_id, job.deliveries + 1) for job in jobs]
         found = yield from lease.start(self.spec(), consumer, targets)
+        for target, fence in zip(targets, found, strict=True):
+            row = self._rows_before.get((self._named(), target.entry_id))
+            if fence is not Fence.MINE and row in {(consumer, target.count - 1), (consumer, target.count)}:
+                raise Violation(f"{consumer} may not start {target}, though it has it: {row}")
         mine = [job for job, fence in zip(jobs, found, strict=True) if fence is Fence.MINE]
         for job in mine:
             job.deliveries += 1
