@@ -96,10 +96,9 @@ MEETINGS: tuple[Scenario, ...] = (
         rows=("C05", "F9", "S7"),
     ),
     Scenario(
-        name="give back of the last start | reclaim | reclaim",
+        name="give back of the last start | reclaim and start",
         seed=begun_for_the_last_time,
-        plans={"A": bury_last, "R": reclaimer("R", run=True), "W": worker("W", 1)},
-        modes=CRASH,
+        plans={"A": bury_last, "W": worker("W")},
         rows=("C04", "F1"),
     ),
     Scenario(

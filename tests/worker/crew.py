@@ -31,6 +31,7 @@ def worker() -> Worker[Any]:
     """The worker of this run."""
     given = json.loads(os.environ["CREW"])
     events = Events(given["events"])
+    events.tell("up")
     usual = handler_of(given["handler"], events)
 
     async def handle(payload: dict[str, Any], job: Job[Any]) -> None:
@@ -127,11 +128,8 @@ class Crew:
         return [child for child in self.children() if is_alive(child.pid)]
 
     def until_up(self, count: int) -> list[Child]:
-        """Wait until so many children of those that live work; all that live."""
-        works = re.compile(r"\[(?:solo )?child \d+ (\d+)\] streamq.worker: worker \S+ works")
-        until(
-            lambda: len({int(p) for p in works.findall(self.log)} & {c.pid for c in self.alive()}) >= count, timeout=60
-        )
+        """Wait until so many children of those that live have their worker; all that live."""
+        until(lambda: len({e.pid for e in self.events.all("up")} & {c.pid for c in self.alive()}) >= count, timeout=60)
         return self.alive()
 
     def signal(self, number: int) -> None:
