@@ -1,0 +1,116 @@
+"""The chaos laboratory: workers under load, while everything around them is broken, and a ledger at the end.
+
+    python -m tests.faults.chaos --seed 7 --minutes 2
+    python -m tests.faults.chaos --seed 7 --minutes 0.5 --server valkey-9 --faults kill,stop
+    python -m tests.faults.chaos --mutant unfenced
+
+The same seed makes the same jobs and the same faults; how they interleave is up to the machine. Exit status 1 if anything
+was not as it must be, 2 if it could not be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))  # run as a program, the tests' helpers are not on the path
+
+from faults.chaos import mutants, plan  # noqa: E402
+from faults.chaos.run import Report, Settings, run  # noqa: E402
+from servers import discover  # noqa: E402
+
+MUTANT_MINUTES = 0.2
+
+
+def settings_of(argv: list[str] | None) -> tuple[Settings, argparse.Namespace]:
+    found, _ = discover()
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="default: another one each time")
+    parser.add_argument("--minutes", type=float, help=f"default: 1; of a mutant {MUTANT_MINUTES}")
+    parser.add_argument("--server", choices=sorted(found), default=list(found)[-1] if found else None)
+    parser.add_argument("--processes", type=int, default=4, help="workers (default: 4)")
+    parser.add_argument("--faults", help="only these, by commas: " + ", ".join(plan.Fault))
+    parser.add_argument("--mutant", choices=sorted(mutants.MUTANTS), help="a weakened build, with the faults that show it")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--log", type=Path, help="write what the workers logged to this file")
+    given = parser.parse_args(argv)
+    if not found:
+        parser.error("no server program was found")
+    mutant = mutants.MUTANTS.get(given.mutant)
+    minutes = given.minutes or (MUTANT_MINUTES if mutant else 1.0)
+    try:
+        chosen = plan.kinds_of(given.faults.split(",")) if given.faults else None
+    except ValueError as error:
+        parser.error(str(error))
+    settings = Settings(
+        backend=found[given.server],
+        seed=given.seed,
+        seconds=minutes * 60,
+        processes=given.processes,
+        mix=mutant.mix if mutant else plan.MIX,
+        faults=chosen or (mutant.faults if mutant else plan.WEIGHTS),
+        mutant=given.mutant,
+    )
+    return settings, given
+
+
+def summary(report: Report) -> dict[str, Any]:
+    """The report as plain values."""
+    evidence = report.ledger.evidence
+    kinds = Counter(str(evidence.jobs[name].kind) for name in evidence.accepted)
+    return {
+        "server": f"{report.settings.backend.name} ({report.settings.backend.version})",
+        "seed": report.settings.seed,
+        "minutes": round(report.settings.seconds / 60, 2),
+        "processes": report.settings.processes,
+        "mutant": report.settings.mutant,
+        "posted": report.posted,
+        "jobs": dict(sorted(kinds.items())),
+        "uncertain": len(evidence.uncertain),
+        "faults": dict(sorted(report.faults.items())),
+        "worker processes": len(evidence.ends),
+        "starts": len(report.ledger.runs),
+        "redeliveries": report.ledger.redelivered,
+        "effects": sum(evidence.effects.values()),
+        "dead letters": dict(sorted(Counter(letter.reason for letter in evidence.letters).items())),
+        "drained after, s": round(report.drained_s, 1),
+        "violations": [violation._asdict() for violation in report.violations],
+    }
+
+
+def show(report: Report) -> None:
+    """Print it for people."""
+    for name, value in summary(report).items():
+        if isinstance(value, dict):
+            parts = ", ".join(f"{n} {kind}" for kind, n in value.items())
+            print(f"{name:18} {sum(value.values())}  ({parts})" if parts else f"{name:18} 0")
+        elif name != "violations" and value is not None:
+            print(f"{name:18} {value}")
+    print(f"{'violations':18} {len(report.violations)}")
+    for violation in report.violations:
+        print(f"\n{violation.rule}: {violation.what}")
+        for line in violation.history:
+            print(f"    {line}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    settings, given = settings_of(argv)
+    report = run(settings)
+    if given.log:
+        given.log.write_text(report.log)
+    if given.json:
+        print(json.dumps(summary(report), indent=2))
+    else:
+        show(report)
+    return 1 if report.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
