@@ -15,16 +15,15 @@ import json
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))  # run as a program, the tests' helpers are not on the path
 
-from faults.chaos import mutants, plan  # noqa: E402
-from faults.chaos.run import Report, Settings, run  # noqa: E402
-from servers import discover  # noqa: E402
-
-MUTANT_MINUTES = 0.2
+from faults.chaos import mutants, plan
+from faults.chaos.run import Report, Settings, mutated, run
+from servers import discover
 
 
 def settings_of(argv: list[str] | None) -> tuple[Settings, argparse.Namespace]:
@@ -33,31 +32,29 @@ def settings_of(argv: list[str] | None) -> tuple[Settings, argparse.Namespace]:
         prog="python -m tests.faults.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=int(time.time()), help="default: another one each time")
-    parser.add_argument("--minutes", type=float, help=f"default: 1; of a mutant {MUTANT_MINUTES}")
+    parser.add_argument("--minutes", type=float, help="default: 1; of a mutant, what shows it")
     parser.add_argument("--server", choices=sorted(found), default=list(found)[-1] if found else None)
     parser.add_argument("--processes", type=int, default=4, help="workers (default: 4)")
     parser.add_argument("--faults", help="only these, by commas: " + ", ".join(plan.Fault))
-    parser.add_argument("--mutant", choices=sorted(mutants.MUTANTS), help="a weakened build, with the faults that show it")
+    parser.add_argument(
+        "--mutant", choices=sorted(mutants.MUTANTS), help="a weakened build, with the faults that show it"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--log", type=Path, help="write what the workers logged to this file")
     given = parser.parse_args(argv)
     if not found:
         parser.error("no server program was found")
-    mutant = mutants.MUTANTS.get(given.mutant)
-    minutes = given.minutes or (MUTANT_MINUTES if mutant else 1.0)
     try:
-        chosen = plan.kinds_of(given.faults.split(",")) if given.faults else None
+        weights = plan.kinds_of(given.faults.split(",")) if given.faults else None
     except ValueError as error:
         parser.error(str(error))
-    settings = Settings(
-        backend=found[given.server],
-        seed=given.seed,
-        seconds=minutes * 60,
-        processes=given.processes,
-        mix=mutant.mix if mutant else plan.MIX,
-        faults=chosen or (mutant.faults if mutant else plan.WEIGHTS),
-        mutant=given.mutant,
-    )
+    settings = Settings(backend=found[given.server], seed=given.seed, processes=given.processes)
+    if given.mutant:
+        settings = mutated(settings, given.mutant)
+    if given.minutes:
+        settings = replace(settings, seconds=given.minutes * 60)
+    if weights:
+        settings = replace(settings, faults=weights)
     return settings, given
 
 
@@ -85,19 +82,19 @@ def summary(report: Report) -> dict[str, Any]:
     }
 
 
-def show(report: Report) -> None:
-    """Print it for people."""
-    for name, value in summary(report).items():
+def table(report: Report) -> str:
+    """The report for people: a table, and each violation with the history of its job."""
+    rows = summary(report) | {"violations": len(report.violations)}
+    lines = []
+    for name, value in rows.items():
         if isinstance(value, dict):
             parts = ", ".join(f"{n} {kind}" for kind, n in value.items())
-            print(f"{name:18} {sum(value.values())}  ({parts})" if parts else f"{name:18} 0")
-        elif name != "violations" and value is not None:
-            print(f"{name:18} {value}")
-    print(f"{'violations':18} {len(report.violations)}")
+            lines.append(f"{name:18} {sum(value.values())}" + (f"  ({parts})" if parts else ""))
+        elif value is not None:
+            lines.append(f"{name:18} {value}")
     for violation in report.violations:
-        print(f"\n{violation.rule}: {violation.what}")
-        for line in violation.history:
-            print(f"    {line}")
+        lines += ["", f"{violation.rule}: {violation.what}", *(f"    {line}" for line in violation.history)]
+    return "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -105,10 +102,7 @@ def main(argv: list[str] | None = None) -> int:
     report = run(settings)
     if given.log:
         given.log.write_text(report.log)
-    if given.json:
-        print(json.dumps(summary(report), indent=2))
-    else:
-        show(report)
+    sys.stdout.write((json.dumps(summary(report), indent=2) if given.json else table(report)) + "\n")
     return 1 if report.violations else 0
 
 

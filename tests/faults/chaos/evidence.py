@@ -30,7 +30,9 @@ LASTING = {
 }
 """Keys that stay, with their types. All others must go by themselves."""
 
-_COMPLAINTS = re.compile(r"^(\w+Warning: .*|Exception ignored .*|.*never retrieved.*|.*was destroyed but .*)$", re.MULTILINE)
+_COMPLAINTS = re.compile(
+    r"^(\w+Warning: .*|Exception ignored .*|.*never retrieved.*|.*was destroyed but .*)$", re.MULTILINE
+)
 _RAISED = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(.*)$", re.MULTILINE)
 
 
@@ -51,7 +53,9 @@ def effects(raw: redis.Redis) -> dict[str, int]:
 
 def waiting(raw: redis.Redis) -> list[str]:
     """Jobs that are neither done nor dead."""
-    found = [f"entry {i.decode()} of {name_in(f.get(b'job'))} is in the stream" for i, f in raw.xrange(KEYS.stream, count=20)]
+    found = [
+        f"entry {i.decode()} of {name_in(f.get(b'job'))} is in the stream" for i, f in raw.xrange(KEYS.stream, count=20)
+    ]
     for row in raw.xpending_range(KEYS.stream, GROUP, "-", "+", 20):
         found.append(
             f"entry {row['message_id'].decode()} is pending with {row['consumer'].decode()}, "

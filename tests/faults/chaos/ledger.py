@@ -10,14 +10,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from faults.chaos.monkey import Blow
-from faults.chaos.plan import ENDS, Job, Kind
+from faults.chaos.plan import ENDS, Fault, Job, Kind
 from worker.fleet import Event
 
 GRACE_S = 2.5
 """How long a fault is felt after its end: a lease that ran out meanwhile, and reconnecting."""
+
+STOPPING: Final = {Fault.KILL, Fault.TERM, Fault.STOP, Fault.RESTART, Fault.FREEZE, "stall", "poison"}
+"""What can end a process or keep it from renewing its leases. No other fault may cost a running job its lease."""
 
 POISON_S = 0.3
 """How long after its start a poison has ended its process."""
@@ -106,7 +109,9 @@ class Ledger:
         self._letters: dict[str, list[Letter]] = defaultdict(list)
         for letter in evidence.letters:
             self._letters[letter.name or evidence.deleted.get(letter.source_id, "")].append(letter)
-        self._blows = [*evidence.blows, *(blow for event in evidence.events if (blow := self._told(event)))]
+        told = [blow for event in evidence.events if (blow := self._told(event))]
+        self._blows = [*evidence.blows, *told]
+        self._stopping = [blow for blow in self._blows if blow.fault in STOPPING]
 
     def violations(self) -> list[Violation]:
         """All that is wrong, job by job, then of the system."""
@@ -135,7 +140,9 @@ class Ledger:
             wrong = [letter.reason for letter in letters if letter.reason != due and letter not in accidents]
             right = len(letters) - len(wrong) - len(accidents)
             if wrong:
-                yield self._of_job(job.name, "wrong letter", f"dead-lettered as {', '.join(wrong)}; due: {due or 'done'}")
+                yield self._of_job(
+                    job.name, "wrong letter", f"dead-lettered as {', '.join(wrong)}; due: {due or 'done'}"
+                )
             if effects > 1:
                 yield self._of_job(job.name, "effect twice", f"its effect was applied {effects} times")
             if effects and due:
@@ -172,10 +179,12 @@ class Ledger:
                 if len(group) > self.evidence.max_deliveries and self.evidence.jobs[name].kind is Kind.POISON:
                     yield self._of_job(name, "started too often", f"entry {entry_id} was started {len(group)} times")
                 if any(run.start.deliveries > self.evidence.max_deliveries for run in group):
-                    yield self._of_job(name, "started too often", f"entry {entry_id} was started beyond its last chance")
+                    yield self._of_job(
+                        name, "started too often", f"entry {entry_id} was started beyond its last chance"
+                    )
                 for one, two in pairwise(group):
                     cancelled = one.end is not None and one.end.what == "cancel"
-                    if two.start.deliveries <= one.start.deliveries and not cancelled:
+                    if two.start.deliveries == one.start.deliveries and not cancelled:
                         yield self._of_job(name, "start not counted", f"entry {entry_id}: its count did not rise")
                 last = group[-1]
                 beside = self._beside(last) if last.start.deliveries == self.evidence.max_deliveries else []
@@ -205,7 +214,9 @@ class Ledger:
 
     def processes(self) -> Iterator[Violation]:
         """Each process ended in order, or because somebody ended it."""
-        killed = {pid: blow.fault for blow in self.evidence.blows for pid in blow.pids if blow.fault in ("kill", "term")}
+        killed = {
+            pid: blow.fault for blow in self.evidence.blows for pid in blow.pids if blow.fault in ("kill", "term")
+        }
         poisoned = {run.pid for run in self.runs if self.evidence.jobs[run.start.name].kind is Kind.POISON}
         for pid, status in self.evidence.ends.items():
             fine = {0} | ({-9} if pid in killed else set()) | ({9} if pid in poisoned else set())
@@ -240,11 +251,18 @@ class Ledger:
         return last is not None and self._was_hit(last)
 
     def _was_hit(self, run: Run, until: float | None = None) -> bool:
-        """Whether something befell its process while it ran, or right after, before its outcome was settled."""
-        end = until if until is not None else (run.end or run.start).at + GRACE_S
-        if run.end is not None and run.end.what == "cancel":
-            return True  # by a lost lease or a stop, which have their own reasons
-        return any(blow.met(run.pid, run.start.at, end, grace=GRACE_S) for blow in self._blows)
+        """Whether something befell its process while it ran, or right after, before its outcome was settled.
+
+        Args:
+            run: What it was doing.
+            until: When somebody else started the same. That may be before this run: a process that stood still may begin
+                what it read long ago. Then it was hit before that.
+        """
+        took = self.evidence.jobs[run.start.name].payload["seconds"]
+        begin, end = run.start.at, (run.end.at if run.end else run.start.at + took) + GRACE_S
+        if until is not None:
+            begin, end = min(begin, until - GRACE_S), until
+        return any(blow.met(run.pid, begin, end, grace=GRACE_S) for blow in self._stopping)
 
     def _ran_another_entry(self, job: Job, letters: Sequence[Letter]) -> bool:
         """Whether a job was posted again under its ID, which the death of the first had freed."""
@@ -257,7 +275,9 @@ class Ledger:
         return [
             other
             for other in self.runs
-            if other is not run and other.pid == run.pid and (other.covers(run.start.at) or run.start.at < other.start.at < end)
+            if other is not run
+            and other.pid == run.pid
+            and (other.covers(run.start.at) or run.start.at < other.start.at < end)
         ]
 
     def _of_job(self, name: str, rule: str, what: str) -> Violation:
@@ -274,7 +294,7 @@ class Ledger:
         pids = {run.pid for run in self._of[name]}
         first, last = min((at for at, _ in lines), default=0), max((at for at, _ in lines), default=0)
         for blow in self._blows:
-            if blow.begin <= last + GRACE_S and first <= blow.end + GRACE_S and (not blow.pids or blow.pids & pids):
+            if blow.begin <= last + 2 * GRACE_S and first <= blow.end + GRACE_S and (not blow.pids or blow.pids & pids):
                 hit = ", ".join(map(str, sorted(blow.pids & pids))) or "all"
                 lines.append((blow.begin, f"{blow.fault} of {hit}, for {blow.end - blow.begin:.2f} s"))
         told = [f"{at - begin:8.3f} s  {line}" for at, line in sorted(lines)]
@@ -299,7 +319,8 @@ def _runs(events: Sequence[Event]) -> Iterator[Run]:
 
 
 def _by_entry(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs of each entry, in the order of their deliveries."""
     groups: dict[str, list[Run]] = defaultdict(list)
-    for run in sorted(runs, key=lambda run: run.start.at):
+    for run in sorted(runs, key=lambda run: (run.start.deliveries, run.start.at)):
         groups[run.start.entry_id].append(run)
     return groups

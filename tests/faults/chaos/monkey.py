@@ -21,6 +21,7 @@ from streamq import Stream, StreamOptions, StreamqError
 
 _WORKS = named("EVALSHA", "EVAL", "XREADGROUP", "XADD", "EXEC")
 
+
 @dataclass(frozen=True, slots=True)
 class Blow:
     """Something befell these processes, from `begin` to `end`, on the machine's monotonic clock. No `pids`: all of them."""

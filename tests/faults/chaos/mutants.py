@@ -26,6 +26,8 @@ class Mutant:
         rules: Rules of the ledger of which at least one must be violated.
         faults: The faults that show it.
         mix: The jobs that show it.
+        rate: Jobs a second.
+        seconds: How long it takes to show it.
     """
 
     what: str
@@ -33,6 +35,8 @@ class Mutant:
     rules: frozenset[str]
     faults: Mapping[Fault, float] = field(default_factory=dict)
     mix: Mapping[Kind, float]
+    rate: float = 40.0
+    seconds: float = 8.0
 
 
 MUTANTS: Final[Mapping[str, Mutant]] = {
@@ -42,8 +46,9 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
             "commit.lua": (("if code ~= MINE then return { code } end\n", "code = MINE\n"),),
         },
         rules=frozenset({"effect twice"}),
-        faults={Fault.STOP: 1},
-        mix={Kind.PLAIN: 1, Kind.LONG: 1},
+        faults={Fault.FREEZE: 1, Fault.CUT: 2},
+        mix={Kind.PLAIN: 1},
+        rate=100.0,
     ),
     "acknowledged-first": Mutant(
         what="the acknowledgement is one request, the effects are the next",
@@ -51,12 +56,14 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
             "commit.lua": (
                 (
                     "if code ~= MINE then return { code } end\n",
-                    "if code == MINE then\n"
-                    "  redis.call('XACK', stream, group, entry_id)\n"
-                    "  redis.call('XDEL', stream, entry_id)\n"
-                    "  return redis.error_reply('ERR the effects come next')\n"
-                    "end\n"
-                    "if code ~= GONE then return { code } end\n",
+                    """
+if code == MINE then
+  redis.call('XACK', stream, group, entry_id)
+  redis.call('XDEL', stream, entry_id)
+  return redis.error_reply('ERR the effects come next')
+end
+if code ~= GONE then return { code } end
+""",
                 ),
             ),
         },
@@ -69,12 +76,14 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         edits={"dead_letter.lua": (("redis.call('XADD', dead, '*', unpack(fields))", ""),)},
         rules=frozenset({"lost"}),
         mix={Kind.PLAIN: 4, Kind.REJECTED: 1, Kind.UNDECODABLE: 1},
+        seconds=2.0,
     ),
     "unwritten-retry": Mutant(
         what="a job that failed is acknowledged, but not queued again",
         edits={"retry.lua": (("redis.call('XADD', stream, '*', unpack(fields))", "entry_id"),)},
         rules=frozenset({"lost"}),
         mix={Kind.PLAIN: 4, Kind.FLAKY: 1},
+        seconds=2.0,
     ),
     "uncounted-start": Mutant(
         what="the start of a reclaimed job is not counted, so that a poison is started for ever",
@@ -87,25 +96,36 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         },
         rules=frozenset({"started too often"}),
         mix={Kind.PLAIN: 30, Kind.POISON: 1},
+        seconds=6.0,
     ),
     "unclaimed-id": Mutant(
         what="an entry with a job ID runs, though the ID is done or running",
-        edits={"claim_id.lua": (("if word == 'done' then", "if false then"), ("elseif word == 'running'", "elseif false"))},
+        edits={
+            "claim_id.lua": (("if word == 'done' then", "if false then"), ("elseif word == 'running'", "elseif false"))
+        },
         rules=frozenset({"effect twice"}),
         mix={Kind.CHOSEN: 1},
+        seconds=5.0,
     ),
-    "stealing-renewal": Mutant(
-        what="a renewal takes the job back from whoever has it now",
-        edits={"renew.lua": (("if code == MINE then", "if code ~= GONE then"),)},
+    "unrenewed": Mutant(
+        what="leases are not renewed, so that a job longer than its lease is run again beside itself",
+        edits={"renew.lua": (("'XCLAIM', stream", "'XPENDING', stream, group) --"),)},
         rules=frozenset({"run again"}),
-        faults={Fault.STOP: 1},
-        mix={Kind.PLAIN: 1, Kind.LONG: 3},
+        mix={Kind.PLAIN: 4, Kind.LONG: 1},
+        rate=10.0,
+        seconds=5.0,
     ),
     "no-lease": Mutant(
         what="jobs are reclaimed though their lease has not run out",
-        edits={"reclaim.lua": (("if idle >= due(count) and", "if idle >= 0 and"), ("consumer, min_idle, id", "consumer, 0, id"))},
+        edits={
+            "reclaim.lua": (
+                ("if idle >= due(count) and", "if idle >= 0 and"),
+                ("consumer, min_idle, id", "consumer, 0, id"),
+            )
+        },
         rules=frozenset({"run again"}),
         mix={Kind.PLAIN: 4, Kind.LONG: 1},
+        seconds=5.0,
     ),
 }
 

@@ -88,7 +88,7 @@ def postings(seed: int, seconds: float, *, rate: float, mix: Mapping[Kind, float
 
 
 def _payload(name: str, kind: Kind, draw: random.Random) -> dict[str, Any]:
-    payload: dict[str, Any] = {"name": name, "seconds": round(draw.choice((0, 0, draw.uniform(0, 0.1))), 3)}
+    payload: dict[str, Any] = {"name": name, "seconds": round(draw.choice((0, draw.uniform(0, 0.3))), 3)}
     match kind:
         case Kind.RESULT:
             payload["result"] = {"of": name}
@@ -101,7 +101,7 @@ def _payload(name: str, kind: Kind, draw: random.Random) -> dict[str, Any]:
         case Kind.POISON:
             payload["do"] = "die"
         case Kind.LONG:
-            payload["seconds"] = round(draw.uniform(1.3, 2.2), 2)
+            payload["seconds"] = round(draw.uniform(1.3, 4), 2)
         case Kind.BLOCKING:
             payload |= {"seconds": round(draw.uniform(0.3, 1.5), 2), "block": True}
     return payload
@@ -145,7 +145,7 @@ WEIGHTS: Final[Mapping[Fault, float]] = {
 LASTS: Final[Mapping[Fault, tuple[float, float]]] = {
     Fault.STOP: (1.2, 2.5),
     Fault.FILL: (0.2, 1.5),
-    Fault.FREEZE: (0.2, 2.0),
+    Fault.FREEZE: (0.2, 2.5),
     Fault.CUT: (1, 1),
     Fault.DROP: (1, 1),
     Fault.PAUSE: (0.3, 1.2),

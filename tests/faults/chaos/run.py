@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,8 @@ from streamq import Stream
 OPTIONS: Final[Mapping[str, Any]] = {"lease": 1.0, "max_deliveries": 3, "retries": 2, "crash_delay": 0.2}
 DRAIN_S: Final = 60.0
 """How long everything may take to come to its end once nothing is broken any more."""
+MUTANT_DRAIN_S: Final = 12.0
+"""The same of a weakened build, which may never get there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +48,21 @@ class Settings:
 
     backend: Backend
     seed: int
-    seconds: float
+    seconds: float = 60.0
     processes: int = 4
-    rate: float = 25.0
+    rate: float = 40.0
     mix: Mapping[plan.Kind, float] = field(default_factory=lambda: plan.MIX)
     faults: Mapping[plan.Fault, float] = field(default_factory=lambda: plan.WEIGHTS)
     mutant: str | None = None
     drain: float = DRAIN_S
+
+
+def mutated(settings: Settings, name: str) -> Settings:
+    """The same with a weakened build, and the jobs and faults that show it."""
+    m = mutants.MUTANTS[name]
+    return replace(
+        settings, mutant=name, mix=m.mix, faults=m.faults, rate=m.rate, seconds=m.seconds, drain=MUTANT_DRAIN_S
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +127,7 @@ class _Laboratory:
         stack.callback(self.stream.close)
         lua = mutants.build(settings.mutant, directory) if settings.mutant else None
         relayed = self.relay.url
-        self.crew = Crew(
-            self.server.url, relayed, directory, places=settings.processes, lua=lua, options=dict(OPTIONS)
-        )
+        self.crew = Crew(self.server.url, relayed, directory, places=settings.processes, lua=lua, options=dict(OPTIONS))
         stack.callback(self.crew.close)
         self.monkey = Monkey(self.server, self.relay, self.crew, options)
         stack.callback(self.monkey.close)
