@@ -35,6 +35,7 @@ def settings_of(argv: list[str] | None) -> tuple[Settings, argparse.Namespace]:
     parser.add_argument("--minutes", type=float, help="default: 1; of a mutant, what shows it")
     parser.add_argument("--server", choices=sorted(found), default=list(found)[-1] if found else None)
     parser.add_argument("--processes", type=int, default=4, help="workers (default: 4)")
+    parser.add_argument("--supervised", action="store_true", help="let `streamq run` run the workers (Linux)")
     parser.add_argument("--faults", help="only these, by commas: " + ", ".join(plan.Fault))
     parser.add_argument(
         "--mutant", choices=sorted(mutants.MUTANTS), help="a weakened build, with the faults that show it"
@@ -48,7 +49,9 @@ def settings_of(argv: list[str] | None) -> tuple[Settings, argparse.Namespace]:
         weights = plan.kinds_of(given.faults.split(",")) if given.faults else None
     except ValueError as error:
         parser.error(str(error))
-    settings = Settings(backend=found[given.server], seed=given.seed, processes=given.processes)
+    settings = Settings(
+        backend=found[given.server], seed=given.seed, processes=given.processes, supervised=given.supervised
+    )
     if given.mutant:
         settings = mutated(settings, given.mutant)
     if given.minutes:
@@ -67,12 +70,13 @@ def summary(report: Report) -> dict[str, Any]:
         "seed": report.settings.seed,
         "minutes": round(report.settings.seconds / 60, 2),
         "processes": report.settings.processes,
+        "supervised": report.settings.supervised,
         "mutant": report.settings.mutant,
         "posted": report.posted,
         "jobs": dict(sorted(kinds.items())),
         "uncertain": len(evidence.uncertain),
         "faults": dict(sorted(report.faults.items())),
-        "worker processes": len(evidence.ends),
+        "worker processes": report.workers,
         "starts": len(report.ledger.runs),
         "redeliveries": report.ledger.redelivered,
         "effects": sum(evidence.effects.values()),

@@ -90,8 +90,7 @@ class Monkey:
         """Undo what may have been left: nothing is stopped, frozen, full, paused."""
         self._server.start()
         self._relay.thaw()
-        for pid in self._crew.ends():
-            self._crew.go_on(pid)
+        self._crew.go_on()
         insist(lambda: self._raw.config_set("maxmemory", 0))
         insist(self._stream.resume)
 

@@ -14,8 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-TESTS = Path(__file__).parent.parent.parent
-sys.path[0] = str(TESTS)  # not this folder, whose modules belong to a package
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parent.parent.parent)  # not this folder, whose modules belong to a package
 
 from worker import fleet  # noqa: E402
 

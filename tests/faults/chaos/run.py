@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from faults.chaos import evidence as look
 from faults.chaos import mutants, plan
-from faults.chaos.crew import Crew
+from faults.chaos.crew import Crew, Singles, Supervised
 from faults.chaos.ledger import Evidence, Ledger, Violation
 from faults.chaos.load import STREAM, Producer, client, insist
 from faults.chaos.monkey import Monkey, name_in
@@ -42,6 +42,7 @@ class Settings:
         rate: Jobs a second.
         mix: Kinds of jobs, with their weights.
         faults: Kinds of faults, with their weights.
+        supervised: Whether ``streamq run`` runs the workers.
         mutant: Name of a weakened build; None for the true one.
         drain: Seconds for everything to come to its end.
     """
@@ -53,6 +54,7 @@ class Settings:
     rate: float = 40.0
     mix: Mapping[plan.Kind, float] = field(default_factory=lambda: plan.MIX)
     faults: Mapping[plan.Fault, float] = field(default_factory=lambda: plan.WEIGHTS)
+    supervised: bool = False
     mutant: str | None = None
     drain: float = DRAIN_S
 
@@ -74,6 +76,7 @@ class Report:
         ledger: All that was seen.
         violations: What must not be; empty for a sound build.
         faults: How many of each kind.
+        workers: How many worker processes were started.
         posted: How many postings.
         drained_s: How long it took to come to an end after the last fault.
         log: Of the workers.
@@ -83,6 +86,7 @@ class Report:
     ledger: Ledger
     violations: list[Violation]
     faults: Counter[str]
+    workers: int
     posted: int
     drained_s: float
     log: str
@@ -104,6 +108,7 @@ def run(settings: Settings) -> Report:
         ledger=ledger,
         violations=ledger.violations(),
         faults=Counter(blow.fault for blow in laboratory.monkey.blows),
+        workers=laboratory.workers,
         posted=len(laboratory.postings),
         drained_s=drained_s,
         log=log,
@@ -116,6 +121,7 @@ class _Laboratory:
     def __init__(self, settings: Settings, directory: Path, stack: ExitStack) -> None:
         self.settings = settings
         self.left: list[str] = []
+        self.workers = 0
         options = options_of(dict(OPTIONS))
         # Nothing that was answered may be lost by a crash: of a loss it is streamq that must be to blame.
         server = Server(settings.backend, appendonly=True, args=("--appendfsync", "always"))
@@ -126,8 +132,9 @@ class _Laboratory:
         self.stream: Stream[Any] = Stream(STREAM, redis=self.server.url, options=options)
         stack.callback(self.stream.close)
         lua = mutants.build(settings.mutant, directory) if settings.mutant else None
-        relayed = self.relay.url
-        self.crew = Crew(self.server.url, relayed, directory, places=settings.processes, lua=lua, options=dict(OPTIONS))
+        urls = (self.server.url, self.relay.url)
+        kind = Supervised if settings.supervised else Singles
+        self.crew: Crew = kind(urls, directory, places=settings.processes, lua=lua, options=dict(OPTIONS))
         stack.callback(self.crew.close)
         self.monkey = Monkey(self.server, self.relay, self.crew, options)
         stack.callback(self.monkey.close)
@@ -138,8 +145,7 @@ class _Laboratory:
             parts[int(posting.job.name.partition("-")[0]) % 2].append(posting)
         events = self.crew.events
         self.producers = [
-            Producer(url, self.server.url, part, events, options)
-            for url, part in zip((self.server.url, relayed), parts, strict=True)
+            Producer(url, self.server.url, part, events, options) for url, part in zip(urls, parts, strict=True)
         ]
 
     def break_everything(self) -> None:
@@ -162,7 +168,6 @@ class _Laboratory:
         raw, monkey = self.raw, self.monkey
         accepted = frozenset().union(*(producer.accepted for producer in self.producers))
         jobs = {posting.job.name: posting.job for posting in self.postings}
-        processes = self.crew.ends()
         seen = {
             "jobs": jobs,
             "accepted": accepted,
@@ -173,12 +178,13 @@ class _Laboratory:
             "results": {name: self._result(job) for name, job in jobs.items() if job.kind is plan.Kind.RESULT},
             "blows": monkey.blows,
             "deleted": {entry_id: name_in(body) or "" for entry_id, body in monkey.deleted.items()},
-            "ends": processes,
+            "ends": self.crew.ends(),
             "max_deliveries": OPTIONS["max_deliveries"],
             "max_attempts": OPTIONS["retries"] + 1,
             "begin": self.begin,
         }
-        self.left += [*look.waiting(raw), *look.consumers(raw, most=len(processes)), *look.keys(raw)]
+        self.workers = self.crew.started()
+        self.left += [*look.waiting(raw), *look.consumers(raw, most=self.workers), *look.keys(raw)]
         self.stream.close()
         self.monkey.close()
         self.relay.close()
