@@ -192,6 +192,18 @@ def test_a_process_that_stood_still_may_begin_what_another_has_done():
     assert rules(PLAIN, events=late, effects={"1-plain": 1}) == ["run again"]
 
 
+def test_what_was_read_while_the_event_loop_was_blocked_may_be_run_again_but_not_the_job_that_blocked_it():
+    blocking = job("blocking", 2)
+    block = [start("2-blocking", 1, 1.0, entry="2-1"), end("2-blocking", 1, 2.5, entry="2-1")]
+    late = [start("1-plain", 1, 2.51), start("1-plain", 2, 2.6, 2)]
+    done = {"1-plain": 1, "2-blocking": 1}
+    assert rules(PLAIN, blocking, events=[*block, *late], effects=done) == []
+    early = [start("1-plain", 1, 1.2), start("1-plain", 2, 2.6, 2)]
+    assert rules(PLAIN, blocking, events=[*early, *block], effects=done) == ["run again"]
+    itself = start("2-blocking", 2, 2.4, 2, entry="2-1")
+    assert rules(PLAIN, blocking, events=[block[0], itself, block[1], late[0]], effects=done) == ["run again"]
+
+
 def test_a_job_id_whose_first_job_died_may_be_done_after_all():
     letter = Letter("1-chosen", "entry_missing", "1-1", 1, 0)
     again = {"effects": {"1-chosen": 1}, "letters": [letter], "deleted": {"1-1": "1-chosen"}}

@@ -25,6 +25,9 @@ STOPPING: Final = {Fault.KILL, Fault.TERM, Fault.STOP, Fault.RESTART, Fault.FREE
 POISON_S = 0.3
 """How long after its start a poison has ended its process."""
 
+HANDOVER_S = 0.05
+"""Within this time of an event loop's getting free, what had waited for it is started."""
+
 
 class Letter(NamedTuple):
     """A dead letter, as far as the ledger looks at it. No name: its body was gone."""
@@ -109,6 +112,7 @@ class Ledger:
         self._letters: dict[str, list[Letter]] = defaultdict(list)
         for letter in evidence.letters:
             self._letters[letter.name or evidence.deleted.get(letter.source_id, "")].append(letter)
+        self._blocking = [run for run in self.runs if evidence.jobs[run.start.name].kind is Kind.BLOCKING]
         told = [blow for event in evidence.events if (blow := self._told(event))]
         self._blows = [*evidence.blows, *told]
         self._stopping = [blow for blow in self._blows if blow.fault in STOPPING]
@@ -258,11 +262,19 @@ class Ledger:
             until: When somebody else started the same. That may be before this run: a process that stood still may begin
                 what it read long ago. Then it was hit before that.
         """
-        took = self.evidence.jobs[run.start.name].payload["seconds"]
-        begin, end = run.start.at, (run.end.at if run.end else run.start.at + took) + GRACE_S
+        begin, end = run.start.at, self._end(run) + GRACE_S
         if until is not None:
             begin, end = min(begin, until - GRACE_S), until
-        return any(blow.met(run.pid, begin, end, grace=GRACE_S) for blow in self._stopping)
+        # A read whose answer waited for a handler that blocked the event loop: nobody renewed what it brought.
+        late = any(
+            block.pid == run.pid and self._end(block) <= run.start.at + HANDOVER_S <= self._end(block) + GRACE_S
+            for block in self._blocking
+        )
+        return late or any(blow.met(run.pid, begin, end, grace=GRACE_S) for blow in self._stopping)
+
+    def _end(self, run: Run) -> float:
+        """When it ended, or would have."""
+        return run.end.at if run.end else run.start.at + self.evidence.jobs[run.start.name].payload["seconds"]
 
     def _ran_another_entry(self, job: Job, letters: Sequence[Letter]) -> bool:
         """Whether a job was posted again under its ID, which the death of the first had freed."""

@@ -17,7 +17,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parent.parent.parent)  # not this folder, whose modules belong to a package
 
-from worker import fleet  # noqa: E402
+from worker import fleet
 
 STALL_S = 0.25
 """What counts as not having run: a third of the laboratory's lease, after which a renewal may come late."""
