@@ -69,7 +69,8 @@ class Events:
 
     def all(self, what: str | None = None, name: str | None = None) -> list[Event]:
         """Events so far, in the order in which they were told; of one kind, of one name."""
-        rows = [line.split() for line in self.path.read_text().splitlines()]
+        told, _, _ = self.path.read_text().rpartition("\n")  # without a line that is being written
+        rows = [line.split() for line in told.splitlines()]
         found = [Event(r[0], r[1], int(r[2]), float(r[3]), int(r[4]), int(r[5]), r[6]) for r in rows]
         return [e for e in found if what in (None, e.what) and name in (None, e.name)]
 
