@@ -18,6 +18,7 @@ from faults.chaos.crew import Crew, Singles, Supervised
 from faults.chaos.ledger import Evidence, Ledger, Violation
 from faults.chaos.load import STREAM, Producer, client, insist
 from faults.chaos.monkey import Monkey, name_in
+from faults.chaos.pulse import Pulse
 from servers import Backend, CutProxy, Server
 from worker.fleet import options_of
 
@@ -138,6 +139,7 @@ class _Laboratory:
         stack.callback(self.crew.close)
         self.monkey = Monkey(self.server, self.relay, self.crew, options)
         stack.callback(self.monkey.close)
+        self.pulse = Pulse(self.server.url)
         self.postings = plan.postings(settings.seed, settings.seconds, rate=settings.rate, mix=settings.mix)
         # One posts directly, one through the proxy, by turns; a job's second posting by who made the first.
         parts: tuple[list[plan.Posting], ...] = ([], [])
@@ -154,6 +156,7 @@ class _Laboratory:
         steps = plan.faults(settings.seed, settings.seconds, places=settings.processes, weights=settings.faults)
         self.crew.start()
         self.begin = time.monotonic()
+        self.pulse.start()
         for producer in self.producers:
             producer.start()
         self.monkey.run(steps)
@@ -165,6 +168,7 @@ class _Laboratory:
         """Let it come to its end, stop the workers, and look at everything."""
         drained_s = self._drain()
         self.crew.terminate()
+        self.pulse.stop()
         raw, monkey = self.raw, self.monkey
         accepted = frozenset().union(*(producer.accepted for producer in self.producers))
         jobs = {posting.job.name: posting.job for posting in self.postings}
@@ -176,7 +180,7 @@ class _Laboratory:
             "effects": insist(lambda: look.effects(raw)),
             "letters": look.letters(self.stream),
             "results": {name: self._result(job) for name, job in jobs.items() if job.kind is plan.Kind.RESULT},
-            "blows": monkey.blows,
+            "blows": [*monkey.blows, *self.pulse.stalls],
             "deleted": {entry_id: name_in(body) or "" for entry_id, body in monkey.deleted.items()},
             "ends": self.crew.ends(),
             "max_deliveries": OPTIONS["max_deliveries"],
