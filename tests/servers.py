@@ -407,12 +407,13 @@ class CutProxy:
 
     Args:
         target: The server, or its (host, port).
+        memory: How many of the last commands are kept to look at; None for all.
     """
 
-    def __init__(self, target: Server | GivenServer | tuple[str, int]) -> None:
+    def __init__(self, target: Server | GivenServer | tuple[str, int], *, memory: int | None = None) -> None:
         self._lock = threading.Lock()
         self._traps: list[Trap] = []
-        self._commands: list[Command] = []
+        self._commands: deque[Command] = deque(maxlen=memory)
         self._links: set[_Link] = set()
         self._flow = threading.Event()
         self._flow.set()
@@ -455,6 +456,12 @@ class CutProxy:
         Of a pipeline, earlier commands are forwarded and their replies relayed.
         """
         return self._arm(Trap(predicate, nth, forward=False))
+
+    def disarm(self, trap: Trap) -> None:
+        """Forget a trap. One that has fired stays fired."""
+        with self._lock:
+            if trap in self._traps:
+                self._traps.remove(trap)
 
     def freeze(self) -> None:
         """Forward nothing more in either direction; connections stay open, and new ones are accepted."""

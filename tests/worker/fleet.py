@@ -4,8 +4,10 @@ What handlers do is told in a file that every process appends to, so that starts
 script, this module is such a worker process; ``payload`` says what its handler does:
 
 - ``name``: in the events, and the field of the hash ``effects`` that is incremented with the job's acknowledgement.
-- ``do``: ``work`` (the default), ``ack`` (no effect), ``result`` (its process ID), ``die`` (the process ends), ``crash``
-  (it ends by SIGSEGV), ``fail`` (raises), ``reject``; ``first_do``: in its first delivery, instead.
+- ``do``: ``work`` (the default), ``ack`` (no effect), ``pid`` (its result is the process ID), ``die`` (the process ends),
+  ``crash`` (it ends by SIGSEGV), ``fail`` (raises; with ``fails``, in its first attempts only), ``reject``; ``first_do``: in
+  its first delivery, instead.
+- ``result``: what the handler returns.
 - ``seconds``: how long it works before that; ``first``: how long in its first delivery, instead.
 - ``block``: work by blocking the thread, in an ``async def`` handler the event loop.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -22,7 +25,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -35,7 +38,10 @@ from streamq import Backoff, Hooks, Job, Reject, Stream, StreamOptions, Worker
 
 
 class Event(NamedTuple):
-    """A line of the file. `at` is the machine's monotonic clock, so it can be compared between processes."""
+    """A line of the file. `at` is the machine's monotonic clock, so it can be compared between processes.
+
+    `what` is ``up`` or ``down`` of a process, ``start``, ``end`` or ``cancel`` of a handler.
+    """
 
     what: str
     name: str
@@ -43,6 +49,7 @@ class Event(NamedTuple):
     at: float
     attempt: int
     deliveries: int
+    entry_id: str = "-"
 
 
 class Events:
@@ -52,8 +59,9 @@ class Events:
         self.path = Path(path)
         self.path.touch()
 
-    def tell(self, what: str, name: str = "-", *, attempt: int = 0, deliveries: int = 0) -> None:
-        line = f"{what} {name} {os.getpid()} {time.monotonic()} {attempt} {deliveries}\n"
+    def tell(self, what: str, name: str = "-", job: Job[Any] | None = None) -> None:
+        run = "0 0 -" if job is None else f"{job.attempt} {job.deliveries} {job.entry_id}"
+        line = f"{what} {name} {os.getpid()} {time.monotonic()} {run}\n"
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         try:
             os.write(file, line.encode())
@@ -62,8 +70,9 @@ class Events:
 
     def all(self, what: str | None = None, name: str | None = None) -> list[Event]:
         """Events so far, in the order in which they were told; of one kind, of one name."""
-        rows = [line.split() for line in self.path.read_text().splitlines()]
-        found = [Event(r[0], r[1], int(r[2]), float(r[3]), int(r[4]), int(r[5])) for r in rows]
+        told, _, _ = self.path.read_text().rpartition("\n")  # without a line that is being written
+        rows = [line.split() for line in told.splitlines()]
+        found = [Event(r[0], r[1], int(r[2]), float(r[3]), int(r[4]), int(r[5]), r[6]) for r in rows]
         return [e for e in found if what in (None, e.what) and name in (None, e.name)]
 
     def starts(self) -> Counter[str]:
@@ -94,21 +103,29 @@ def end_of(payload: dict[str, Any], job: Job[Any], events: Events) -> Any:
         os._exit(9)
     if do == "crash":
         signal.raise_signal(signal.SIGSEGV)
-    events.tell("end", payload["name"], attempt=job.attempt, deliveries=job.deliveries)
-    if do == "fail":
+    events.tell("end", payload["name"], job)
+    if do == "fail" and job.attempt <= payload.get("fails", math.inf):
         raise RuntimeError("failed as told")
     if do == "reject":
         raise Reject("rejected as told")
     if do != "ack":
         job.effects.hincrby("effects", payload["name"])
-    return os.getpid() if do == "result" else None
+    return os.getpid() if do == "pid" else payload.get("result")
+
+
+async def _sleep(duration: float, payload: dict[str, Any], job: Job[Any], events: Events) -> None:
+    try:
+        await asyncio.sleep(duration)
+    except asyncio.CancelledError:
+        events.tell("cancel", payload["name"], job)
+        raise
 
 
 def handler_of(kind: str, events: Events) -> Callable[..., Any]:
     """A handler that does what its payload says: ``def`` or ``async def``."""
 
     def seconds(payload: dict[str, Any], job: Job[Any]) -> float:
-        events.tell("start", payload["name"], attempt=job.attempt, deliveries=job.deliveries)
+        events.tell("start", payload["name"], job)
         always = payload.get("seconds", 0.0)
         return payload.get("first", always) if job.deliveries == 1 else always
 
@@ -121,7 +138,7 @@ def handler_of(kind: str, events: Events) -> Callable[..., Any]:
         if payload.get("block"):
             time.sleep(duration)  # noqa: ASYNC251  # the very fault to be tried
         elif duration:
-            await asyncio.sleep(duration)
+            await _sleep(duration, payload, job, events)
         return end_of(payload, job, events)
 
     return {"def": plain, "async def": waiting}[kind]
@@ -134,7 +151,7 @@ class Losses(Hooks):
         self._events = events
 
     def lease_lost(self, job: Job[Any]) -> None:
-        self._events.tell("lost", job.payload["name"], attempt=job.attempt, deliveries=job.deliveries)
+        self._events.tell("lost", job.payload["name"], job)
 
 
 def options_of(settings: dict[str, Any]) -> StreamOptions:
@@ -173,7 +190,12 @@ class Fleet:
         directory: Where events and logs are written.
         handler: ``def`` or ``async def``.
         worker: Arguments of `Worker`.
+        program: What Python is told to run, with the settings as its last argument; this module by default.
         options: See `options_of`.
+
+    Attributes:
+        processes: All that were ever started.
+        running: Those that `supervise` keeps running, by place.
     """
 
     def __init__(
@@ -184,13 +206,16 @@ class Fleet:
         *,
         handler: str = "def",
         worker: dict[str, Any] | None = None,
+        program: Sequence[str] = (__file__,),
         **options: Any,
     ) -> None:
         self.events = Events(directory / "events")
         self.log = directory / "log"
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.running: list[subprocess.Popen[bytes]] = []
         self.restarts = 0
         self._options = options
+        self._program = program
         self._settings = {
             "url": url,
             "stream": stream,
@@ -207,24 +232,26 @@ class Fleet:
         """What all processes of the fleet use."""
         return options_of(self._options)
 
-    def start(self, **worker: Any) -> subprocess.Popen[bytes]:
-        """Start one process; `worker` replaces arguments of its `Worker`."""
+    def start(self, *, url: str | None = None, handler: str | None = None, **worker: Any) -> subprocess.Popen[bytes]:
+        """Start one process, with its own URL and kind of handler; `worker` replaces arguments of its `Worker`."""
         settings = {**self._settings, "worker": {**self._settings["worker"], **worker}}
+        settings |= {name: given for name, given in (("url", url), ("handler", handler)) if given is not None}
         with self.log.open("ab") as log:
-            process = subprocess.Popen([sys.executable, __file__, json.dumps(settings)], stdout=log, stderr=log)
+            command = [sys.executable, *self._program, json.dumps(settings)]
+            process = subprocess.Popen(command, stdout=log, stderr=log)
         self.processes.append(process)
         return process
 
-    def supervise(self, count: int) -> None:
-        """Start `count` processes, and another one for each that ends."""
-        running = [self.start() for _ in range(count)]
+    def supervise(self, count: int, place: Callable[[int], dict[str, Any]] = lambda n: {}) -> None:
+        """Start `count` processes, and another one for each that ends. `place` gives the arguments of `start` for each."""
+        self.running = [self.start(**place(n)) for n in range(count)]
 
         def watch() -> None:
             while not self._stop.wait(0.02):
-                for place, process in enumerate(running):
+                for n, process in enumerate(self.running):
                     if process.poll() is not None and not self._stop.is_set():
                         self.restarts += 1
-                        running[place] = self.start()
+                        self.running[n] = self.start(**place(n))
 
         self._supervisor = threading.Thread(target=watch)
         self._supervisor.start()

@@ -12,7 +12,7 @@ from worker.fleet import effects, until
 
 LEASE_S = 1
 
-ENDS = ["ack", "work", "result", "fail", "reject"]
+ENDS = ["ack", "work", "pid", "fail", "reject"]
 """How the stale worker ends its jobs: acknowledged, with effects, with a result, retried, rejected."""
 
 TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-6.2", "valkey-9"], indirect=True)
@@ -37,7 +37,7 @@ def test_a_stale_worker_changes_nothing(make_stream, make_fleet, kind, raw, stat
     s = make_stream(lease=LEASE_S)
     seconds = 0.05 if state == "finished" else stopped_s + 1
     for name in ENDS:
-        payload = {"name": name, "first": 0.5, "first_do": name, "seconds": seconds, "do": "result"}
+        payload = {"name": name, "first": 0.5, "first_do": name, "seconds": seconds, "do": "pid"}
         s.add(payload, job_id=name)
     with make_fleet(handler=kind, lease=LEASE_S, worker={"concurrency": 8}) as f:
         stale = f.start()
