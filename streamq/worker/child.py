@@ -106,11 +106,11 @@ class _Child:
             sys.exit(1)
 
     def _load(self) -> Worker[Any]:
-        worker = load(self._brief.target)
         journal = None
         if self._brief.journal is not None:
             journal = Journal.open(self._brief.journal)
-            journal.unlink()  # both have it mapped: whoever is killed leaves nothing behind
+            journal.unlink()  # both have it mapped: whoever is killed from now on leaves nothing behind
+        worker = load(self._brief.target)
         worker._attach(  # noqa: SLF001  # made for its supervisor
             consumer=self._brief.consumer,
             journal=journal,
