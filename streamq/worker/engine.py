@@ -158,6 +158,7 @@ class Worker(Generic[T]):
         self._journal: Journal | None = None
         self._is_solo = False
         self._leaves_last = False
+        self._poked = False
         self.consumer = _consumer_name()
         self._add_stream(
             stream, handler, batch=batch, batch_wait=batch_wait, timeout=timeout, weight=weight,
@@ -287,6 +288,8 @@ class Worker(Generic[T]):
             self._runner = self._make_runner()
             if self._stop_asked:
                 self._runner.stopping.set()
+            if self._poked:
+                self._runner.poke()
             log.event(_log, logging.INFO, "worker begins", consumer=self.consumer, streams=",".join(self._names))
             await self._runner.run()
         finally:
@@ -398,8 +401,10 @@ class Worker(Generic[T]):
     def poke(self) -> None:
         """Look for jobs to take over at once, not at the next tick. May be called from any thread."""
         loop, runner = self._loop, self._runner
+        self._poked = True  # a worker that begins looks at once, then
         if loop is not None and runner is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(runner.poke)
+            with contextlib.suppress(RuntimeError):  # closed just now: it has ended
+                loop.call_soon_threadsafe(runner.poke)
 
     # Small things
 

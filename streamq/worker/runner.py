@@ -234,12 +234,13 @@ class Runner:
 
     def _begin(self, call: Call) -> asyncio.Task[None]:
         jobs = [ticket.job for ticket in call.tickets]
+        if self._journal is not None:  # first: the handler may begin, and end the process, as soon as it has a task
+            for job in jobs:
+                self._journal.note(call.stream, job.entry_id, job.deliveries, NoteState.STARTED)
         task = self._loop.create_task(self._work(call, jobs))
         running = self.feeds[call.stream].running
         for job in jobs:
             running[job.entry_id] = task
-            if self._journal is not None:
-                self._journal.note(call.stream, job.entry_id, job.deliveries, NoteState.STARTED)
         return task
 
     def _begun(self, call: Call) -> None:
