@@ -237,6 +237,7 @@ class Fetcher:
     def drop(self, entry_id: str) -> None:
         """A job is not ours any more."""
         self.held.pop(entry_id, None)
+        self.starting.discard(entry_id)
         self._post.forget(self.place, entry_id)
 
     def _keep(self, tickets: Iterable[Ticket]) -> list[Ticket]:
