@@ -181,6 +181,21 @@ def test_drop_before_never_reaches_the_server(proxy, raw, ns):
         assert raw.get(f"{ns}:n") == b"1"
 
 
+def test_a_disarmed_trap_cuts_nothing(proxy, raw, ns):
+    trap = proxy.cut_after(INCREMENT)
+    proxy.disarm(trap)
+    with client_of(proxy.url) as client:
+        assert client.incr(f"{ns}:n") == 1
+    assert not trap.fired
+
+
+def test_a_proxy_remembers_no_more_than_it_should(server, ns):
+    with servers.CutProxy(server, memory=2) as proxy, client_of(proxy.url) as client:
+        for n in range(4):
+            client.echo(n)
+        assert proxy.commands == [[b"ECHO", b"2"], [b"ECHO", b"3"]]
+
+
 def test_predicate_sees_all_arguments(proxy, raw, ns):
     seen = []
     proxy.cut_after(lambda command: seen.append(command) or command == [b"SET", f"{ns}:k".encode(), b"a\r\nb"])

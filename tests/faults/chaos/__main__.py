@@ -76,7 +76,7 @@ def summary(report: Report) -> dict[str, Any]:
         "jobs": dict(sorted(kinds.items())),
         "uncertain": len(evidence.uncertain),
         "faults": dict(sorted(report.faults.items())),
-        "stalls": len([blow for blow in evidence.blows if blow.fault == "stall"]),
+        "server stalls": len([blow for blow in evidence.blows if blow.fault == "stall"]),
         "worker processes": report.workers,
         "starts": len(report.ledger.runs),
         "redeliveries": report.ledger.redelivered,

@@ -117,12 +117,7 @@ if code ~= GONE then return { code } end
     ),
     "no-lease": Mutant(
         what="jobs are reclaimed though their lease has not run out",
-        edits={
-            "reclaim.lua": (
-                ("if idle >= due(count) and", "if idle >= 0 and"),
-                ("consumer, min_idle, id", "consumer, 0, id"),
-            )
-        },
+        edits={"reclaim.lua": (("local min_idle = tonumber(ARGV[3])", "local min_idle = 0"),)},
         rules=frozenset({"run again"}),
         mix={Kind.PLAIN: 4, Kind.LONG: 1},
         seconds=5.0,

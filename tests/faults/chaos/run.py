@@ -45,7 +45,7 @@ class Settings:
         faults: Kinds of faults, with their weights.
         supervised: Whether ``streamq run`` runs the workers.
         mutant: Name of a weakened build; None for the true one.
-        drain: Seconds for everything to come to its end.
+        drain: Seconds for everything to come to its end, beside half of `seconds`.
     """
 
     backend: Backend
@@ -201,8 +201,9 @@ class _Laboratory:
     def _drain(self) -> float:
         """Wait until nothing is ready, pending or scheduled; how long it took."""
         begin = time.monotonic()
+        longest = self.settings.drain + self.settings.seconds / 2  # the longer the run, the more has piled up
         quiet = 0
-        while quiet < 3 and time.monotonic() - begin < self.settings.drain and not self._is_hopeless():
+        while quiet < 3 and time.monotonic() - begin < longest and not self._is_hopeless():
             now = insist(self.stream.inspect)
             quiet = quiet + 1 if now.ready == now.pending == now.scheduled == 0 else 0
             time.sleep(0.1)
