@@ -345,7 +345,7 @@ def start(keys: Keys, options: StreamOptions, *, consumer: str, targets: Iterabl
     argv: list[Arg] = [options.group, consumer]
     for held in targets:
         argv += (held.entry_id, held.count)
-    return Script("start", (keys.stream,), tuple(argv), _fences)
+    return Script("start", (keys.stream, keys.dead, keys.meta), tuple(argv), _fences)
 
 
 def renew(keys: Keys, options: StreamOptions, *, consumer: str, batch: Iterable[Held]) -> Script[list[Fence]]:

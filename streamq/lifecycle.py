@@ -59,7 +59,7 @@ STEPS: tuple[Step, ...] = (
         "tombstone",
         State.PENDING,
         State.DEAD,
-        "reclaim.lua or renew.lua, for an entry without body",
+        "reclaim.lua, renew.lua or start.lua, for an entry without body",
         "reclaim finds it again",
     ),
     Step(

@@ -42,6 +42,8 @@ class Post(Protocol):
     prefetch: int
     is_solo: bool
     last_patience_ms: int
+    stalled_at: float
+    """When the event loop last stood still for a good part of a lease."""
     lane: Lane
     stopping: asyncio.Event
 
@@ -167,6 +169,7 @@ class Fetcher:
         count = min(room, reading.MAX_COUNT)
         block_ms = 0 if self._lane.turns.competes(self.place) else self._block_ms
         plan = intake.read_once(self._spec, self._post.consumer, count=count, block_ms=block_ms)
+        asked_at = self._now()
         self.is_reading = True
         try:
             taken = await self._driver.run(plan)
@@ -181,7 +184,7 @@ class Fetcher:
         if self.is_paused:
             await self._release(tickets)
         else:
-            self._keep(tickets)
+            self._keep(await self._still_ours(tickets, asked_at))
 
     async def _look(self) -> None:
         """See whether the stream is paused, after a wait in which it may have been."""
@@ -233,6 +236,20 @@ class Fetcher:
             state = NoteState.READ if ticket.standing is Standing.NEW else NoteState.HELD
             self._post.note(self.place, job.entry_id, job.deliveries, state)
         return tickets
+
+    async def _still_ours(self, tickets: list[Ticket], asked_at: float) -> list[Ticket]:
+        """Leave out what others may have by now: the event loop stood still, and the server's answer waited meanwhile."""
+        if not tickets or self._post.stalled_at < asked_at:
+            return tickets
+        held = [Held(ticket.job.entry_id, ticket.job.deliveries) for ticket in tickets]
+        try:
+            found = await self._driver.run(lease.renew(self._spec, self._post.consumer, held))
+        except StreamqError:
+            return tickets  # the fence protects their end
+        for ticket in tickets:
+            if found[ticket.job.entry_id] is not Fence.MINE:
+                self.drop(ticket.job.entry_id)
+        return [ticket for ticket in tickets if found[ticket.job.entry_id] is Fence.MINE]
 
     def drop(self, entry_id: str) -> None:
         """A job is not ours any more."""
@@ -400,6 +417,7 @@ class Fetcher:
                 self.starting.add(job.entry_id)
                 self._post.note(self.place, job.entry_id, job.deliveries + 1, NoteState.STARTING)
         targets = [Held(ticket.job.entry_id, ticket.job.deliveries + 1) for ticket in ours]
+        asked_at = self._now()
         fences = await self._driver.run(lease.start(self._spec, self._post.consumer, targets))
         started = []
         for ticket, fence in zip(ours, fences, strict=True):
@@ -409,7 +427,7 @@ class Fetcher:
                 started.append(ticket)
             else:
                 self.drop(ticket.job.entry_id)
-        return started
+        return await self._still_ours(started, asked_at)
 
     async def give_back(self, *, older_than: float | None = None) -> None:
         """Release what is in hand and has not started, or only what waits since before `older_than`."""

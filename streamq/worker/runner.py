@@ -106,6 +106,7 @@ class Runner:
         self.is_solo = is_solo
         self.stopping = asyncio.Event()
         self.stuck = 0
+        self.stalled_at = float("-inf")
         self._uncounted = 0
         self._alive_at = self._loop.time()
         self._drain_s = drain_s
@@ -172,10 +173,14 @@ class Runner:
         await feed.fetcher.read()
 
     async def _pulse(self) -> None:
-        """Show that the event loop comes round."""
+        """Show that the event loop comes round, and note when it was late."""
+        lease_s = min(feed.source.spec.options.lease_ms for feed in self.feeds) / 1000
+        pause = min(PULSE_S, lease_s / 8)
         while True:
-            self._alive_at = self._now()
-            await asyncio.sleep(PULSE_S)
+            self._alive_at = begun = self._now()
+            await asyncio.sleep(pause)
+            if self._now() > begun + pause + lease_s / 4:
+                self.stalled_at = self._now()
 
     # What starts
 

@@ -118,6 +118,12 @@ MEETINGS: tuple[Scenario, ...] = (
         rows=("F9", "S4"),
     ),
     Scenario(
+        name="round | body deleted by hand",
+        seed=last_and_first,
+        plans={"A": round_of("A"), "hand": lambda w: w.losing_body("b")},
+        rows=("F3",),
+    ),
+    Scenario(
         name="turn to reclaim | read | commit",
         seed=one_held,
         plans={"A": lambda w: w.ticking("A", *Role), "B": reader("B"), "old": held(World.committing)},

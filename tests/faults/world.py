@@ -15,7 +15,7 @@ from streamq._codec import EntryCodec
 from streamq._flows import intake, outcome, recovery
 from streamq._flows.recovery import Note, NoteState
 from streamq._ops import consumers, enqueue, groups, identity, lease, letters, pause, remove, settle, trim
-from streamq._requests import Plan, ask
+from streamq._requests import Command, Plan, ask, ignore
 from streamq._scripts import Fence, Held
 from streamq._scripts_upkeep import Role, tick
 from streamq._spec import Spec
@@ -424,13 +424,21 @@ class World(Ground):
         found = yield from lease.start(self.spec(), consumer, targets)
         for target, fence in zip(targets, found, strict=True):
             row = self._rows_before.get((self._named(), target.entry_id))
-            if fence is not Fence.MINE and row in {(consumer, target.count - 1), (consumer, target.count)}:
+            if fence not in {Fence.MINE, Fence.MISSING} and row in {
+                (consumer, target.count - 1),
+                (consumer, target.count),
+            }:
                 raise Violation(f"{consumer} may not start {target}, though it has it: {row}")
         mine = [job for job, fence in zip(jobs, found, strict=True) if fence is Fence.MINE]
         for job in mine:
             job.deliveries += 1
             self._hand_out(job, self._named(), started=True)
         return mine
+
+    def losing_body(self, name: str) -> Plan[None]:
+        """Somebody deletes the entry of a job that is in somebody's hands."""
+        stream, entry_id = self._keys.stream, self.held[name].entry_id
+        yield from ask(Command(("XDEL", stream, entry_id), (stream,), ignore))
 
     def each(self, jobs: Sequence[Job[dict]], then: Callable[..., Plan[Any]]) -> Plan[None]:
         """Go on with each job that began."""
