@@ -3,9 +3,9 @@
 A job that was reclaimed may be what killed its process. So suspects are started a few at a time and beside nothing new, and
 one that has a single start left runs alone in its process: the culprit stops at `max_deliveries` starts, and its neighbours
 pass. The lane is narrow at first and doubles each time that a lane-full ends: a fleet that was killed by a deploy is back at
-full speed in a few rounds, and a true killer meets few others. Each starts only when the one before has taken its first
-step: one that kills at once has then cost no other a start, which is counted just before. Who was started more often meets fewer still, and comes later:
-so neighbours are cleared long before their last start, and do not wait for the culprit's.
+full speed in a few rounds, and a true killer meets few others. Each starts only when the one before has taken its first step:
+one that kills at once has then cost no other a start, which is counted just before. Who was started more often meets fewer
+still, and comes later: so neighbours are cleared long before their last start, and do not wait for the culprit's.
 """
 
 from __future__ import annotations
