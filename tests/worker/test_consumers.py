@@ -51,7 +51,7 @@ def test_names_do_not_pile_up(make_stream, make_fleet, ns, redis_url, raw, stops
                 done = Done()
                 async with Worker(stream, work, concurrency=2, hooks=[done]):
                     await stream.add_many({"name": name} for name in more)
-                    while not {*more} <= done.names:
+                    while not {*more} <= done.names:  # noqa: ASYNC110  # told by a hook
                         await asyncio.sleep(0.001)
                 most = max(most, len(consumers(raw, s)))
 
@@ -64,8 +64,9 @@ def test_names_do_not_pile_up(make_stream, make_fleet, ns, redis_url, raw, stops
             victim.kill()
             victim.wait()
             asyncio.run(stop_often(stops // kills))
-    # Who stops goes at once. The killed keep their names: first because they hold jobs, then for an operator to see.
-    assert most <= kills
+    # Who stops goes at once, unless it was just taking over what a killed one held, and gives it back. The killed keep their
+    # names: first because they hold jobs, then for an operator to see.
+    assert most <= 2 * kills
     monkeypatch.setattr(maintenance, "PRUNE_MS", 100)
     monkeypatch.setattr(maintenance, "PRUNE_IDLE_MS", 500)
     with fleet.working(fleet.quick(s, work)):
