@@ -9,6 +9,7 @@ from worker import fleet
 from worker.fleet import effects, is_idle, options_of, until
 
 from streamq import AsyncStream, Hooks, Worker
+from streamq._scripts_upkeep import Role
 from streamq.worker import maintenance
 
 TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-6.2", "valkey-9"], indirect=True)
@@ -67,6 +68,8 @@ def test_names_do_not_pile_up(make_stream, make_fleet, ns, redis_url, raw, stops
     # Who stops goes at once, unless it was just taking over what a killed one held, and gives it back. The killed keep their
     # names: first because they hold jobs, then for an operator to see.
     assert most <= 2 * kills
+    # The next look is due, and half a second stands for the ten minutes.
+    raw.delete(s._spec.keys.tick(Role.PRUNE.token("workers")))
     monkeypatch.setattr(maintenance, "PRUNE_MS", 100)
     monkeypatch.setattr(maintenance, "PRUNE_IDLE_MS", 500)
     with fleet.working(fleet.quick(s, work)):
