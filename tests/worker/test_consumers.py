@@ -99,7 +99,7 @@ def test_trimming_and_pruning_under_load_lose_nothing(make_stream, make_fleet, r
         until(lambda: not s.inspect().ready and s.inspect().pending == len(held))
         s.trim()
         assert consumers(raw, s)["foreign"] == len(held)
-        assert s.prune_consumers(0) == []  # the workers are not idle, and the other one holds jobs
+        assert "foreign" not in s.prune_consumers(0)
         # What is pending pins all that came after it; nothing in front of it is left.
         assert raw.xrange(s._spec.keys.stream, count=len(held)) == [
             (job.entry_id.encode(), raw.xrange(s._spec.keys.stream, job.entry_id, job.entry_id)[0][1]) for job in held
