@@ -610,6 +610,41 @@ def test_released_jobs_survive_a_start_that_fails(make_stream, raw, proxy):
     assert s.inspect().dead == 0
 
 
+@pytest.mark.covers("C05")
+@pytest.mark.parametrize("batch", [None, 3])
+@ONE_BACKEND
+def test_jobs_outlast_a_worker_that_cannot_start_threads(make_stream, raw, monkeypatch, caplog, batch):
+    """Their handlers are not called for longer than it takes to spend all deliveries; that costs no job anything."""
+    s = make_stream(lease=0.4, max_deliveries=2, retries=1)
+    s.add_many({"name": str(n)} for n in range(20))
+    runs = Counter()
+
+    def done(payload, job):
+        runs[payload["name"], job.attempt, job.deliveries] += 1
+        job.effects.hincrby("effects", payload["name"])
+
+    def done_all(jobs):
+        for job in jobs:
+            done(job.payload, job)
+
+    def refuse(**arguments):
+        if arguments.get("name", "").startswith("streamq-handler"):
+            raise RuntimeError("can't start new thread")
+        return thread(**arguments)
+
+    thread = threading.Thread
+    monkeypatch.setattr(threading, "Thread", refuse)
+    with working(quick(s, done_all if batch else done, concurrency=2, batch=batch)):
+        time.sleep(2)
+        assert not runs
+        assert 0 < caplog.text.count("job not begun") <= 4 * 2  # it does not go through all jobs to find out
+        monkeypatch.undo()
+        until(lambda: is_idle(s))
+    assert runs == {(str(n), 1, 1): 1 for n in range(20)}
+    assert effects(raw, s) == {str(n): 1 for n in range(20)}
+    assert s.inspect().dead == 0
+
+
 def test_fleet_helpers_count_overlaps(tmp_path):
     events = fleet.Events(tmp_path / "events")
     for what in ["start", "start", "end", "start", "end", "end", "start", "end"]:
