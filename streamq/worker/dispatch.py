@@ -15,7 +15,7 @@ from streamq.errors import ConfigurationError, JobEncodingError
 from streamq.messages import Job, Reject, Release, Retry
 from streamq.worker import log
 from streamq.worker.middleware import Left, Middleware, chain, is_async_callable, takes
-from streamq.worker.threads import Threads
+from streamq.worker.threads import NoThreadError, Threads
 
 T = TypeVar("T")
 
@@ -35,6 +35,9 @@ Verdict: TypeAlias = Literal["retry", "reject", "release"]
 CANCEL_GRACE_S = 1.0
 """How long a cancelled handler may take to end, before its outcome goes on without it."""
 
+REST_S = 1.0
+"""How long a slot rests whose call found no thread: a worker that cannot work should not go through all jobs to find out."""
+
 _log = logging.getLogger("streamq.worker")
 
 
@@ -46,7 +49,7 @@ class End(Enum):
     """By exception or timeout: an attempt."""
     REJECTED = auto()
     RELEASED = auto()
-    """Given back by the handler. No attempt of the job's."""
+    """Given back by the handler, or it could not be called. No attempt of the job's."""
     CANCELLED = auto()
     """By us: the lease is lost, or the worker stops. No attempt of the job's."""
 
@@ -123,7 +126,7 @@ class Dispatcher(Generic[T]):
             [outcome] = await self.run_batch([job])
             return outcome
         left: Left = []
-        value, error = await self._call(job, (job,), left)
+        value, error = await self._called(job, (job,), left)
         running = _still_running(left)
         if error is None:
             return self._returned(job, value, running)
@@ -132,7 +135,7 @@ class Dispatcher(Generic[T]):
     async def run_batch(self, jobs: Sequence[Job[T]]) -> list[Outcome[T]]:
         """Call a batch handler once for all `jobs`, at least one; an outcome per job, in order. Otherwise like `run`."""
         left: Left = []
-        values, error = await self._call(list(jobs), jobs, left)
+        values, error = await self._called(list(jobs), jobs, left)
         running = _still_running(left)
         if error is not None:
             return self._raised(jobs, error, running)
@@ -150,6 +153,13 @@ class Dispatcher(Generic[T]):
         return outcomes
 
     # The call
+
+    async def _called(self, subject: Any, jobs: Sequence[Job[T]], left: Left) -> _Ending:
+        value, error = await self._call(subject, jobs, left)
+        if isinstance(error, NoThreadError):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(REST_S)
+        return value, error
 
     def _call(self, subject: Any, jobs: Sequence[Job[T]], left: Left) -> Coroutine[Any, Any, _Ending]:
         if self._timeout_s is None:
@@ -196,6 +206,9 @@ class Dispatcher(Generic[T]):
             if _is_cancelled():
                 return End.CANCELLED, ""
             error = asyncio.CancelledError("raised by the handler")
+        if isinstance(error, NoThreadError):  # not the job's fault, and no attempt of it
+            log.event(_log, logging.ERROR, "job not begun", **self._about(jobs), error=f"no thread: {error}")
+            return End.RELEASED, ""
         for word, end in _WORDS.items():
             if isinstance(error, word):
                 return end, _text(error)

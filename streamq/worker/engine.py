@@ -160,6 +160,7 @@ class Worker(Generic[T]):
         self._leaves_last = False
         self._poked = False
         self.consumer = _consumer_name()
+        self._named_in = os.getpid()
         self._add_stream(
             stream, handler, batch=batch, batch_wait=batch_wait, timeout=timeout, weight=weight,
             middlewares=middlewares, errors=errors,
@@ -279,6 +280,8 @@ class Worker(Generic[T]):
             if self._begun:
                 raise ConfigurationError("this worker has run already; make another one")
             self._begun = True
+            if self._named_in != os.getpid():  # a copy, by a fork: a fence that names the consumer must tell them apart
+                self.consumer = _consumer_name()
             self._loop = asyncio.get_running_loop()
         self._state = "starting"
         server = None if self._health_address is None else HealthServer(*self._health_address, self.health)
@@ -392,6 +395,7 @@ class Worker(Generic[T]):
     def _attach(self, *, consumer: str, journal: Journal | None, solo: bool, leaves_last: bool) -> None:
         """Be a supervisor's child: under this name, with a journal, and with or without a solo child beside."""
         self.consumer = consumer
+        self._named_in = os.getpid()
         self._journal = journal
         self._is_solo = solo
         self._leaves_last = leaves_last

@@ -14,6 +14,10 @@ from typing import Any, NamedTuple
 _log = logging.getLogger("streamq.worker")
 
 
+class NoThreadError(Exception):
+    """The system gives no thread, so nothing was called."""
+
+
 class ThreadCall(NamedTuple):
     """A call in a thread.
 
@@ -51,7 +55,11 @@ class Threads:
         self._landing: _Landing | None = None
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> ThreadCall:
-        """Call `function` in a thread, with the context variables as they are now. For the event loop's thread only."""
+        """Call `function` in a thread, with the context variables as they are now. For the event loop's thread only.
+
+        Raises:
+            NoThreadError: None is idle, and none could be started.
+        """
         loop = asyncio.get_running_loop()
         if self._landing is None or self._landing.loop is not loop:
             self._landing = _Landing(loop)
@@ -68,10 +76,17 @@ class Threads:
                 landing.put(call, value, None)
 
         if not self._idle.acquire(blocking=False) and self._started < self._limit:
-            self._started += 1
-            threading.Thread(target=self._serve, name=f"streamq-handler-{self._started}", daemon=True).start()
+            self._start_one()
         self._work.put(work)
         return call
+
+    def _start_one(self) -> None:
+        name = f"streamq-handler-{self._started + 1}"
+        try:
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        except RuntimeError as error:  # "can't start new thread": the system's limit
+            raise NoThreadError(str(error)) from error
+        self._started += 1
 
     def close(self) -> None:
         """Let the threads end, each after its call. Does not wait."""

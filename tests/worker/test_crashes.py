@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -10,6 +11,7 @@ import time
 import pytest
 from worker.fleet import Events, effects, handler_of, is_idle, quick, until, working
 
+from streamq import Hooks
 from streamq._scripts import source
 
 GOOD = ["A", "B", "C", "D", "E"]
@@ -193,21 +195,23 @@ def test_killed_in_the_middle_of_a_reclaim(make_stream, make_fleet, raw, proxy):
 
 
 @pytest.mark.covers("C46")
-def test_many_reclaimers_start_a_stale_job_once(make_stream, raw, tmp_path):
+@pytest.mark.parametrize("rounds", [8, pytest.param(100, marks=pytest.mark.full)])
+def test_many_reclaimers_start_a_stale_job_once(make_stream, raw, tmp_path, rounds):
     s = make_stream(lease=0.5, max_deliveries=100)
     events = Events(tmp_path / "events")
-    workers = [quick(s, handler_of("async def", events), block=0.02) for _ in range(6)]
-    rounds = 4
-    with working(*workers):
+    stream = s._spec.keys.stream
+    s.groups.create("workers")
+    with working(*(quick(s, handler_of("async def", events), block=0.5) for _ in range(8))):
         for n in range(rounds):
-            name = f"J{n}"
-            with_owner = s._spec.keys.stream
-            entry = raw.xadd(with_owner, {"job": f'{{"name":"{name}","first":0.3}}'})
-            until(lambda: events.all("start", name))  # noqa: B023
+            with raw.pipeline() as transaction:  # nobody else reads it in between
+                transaction.xadd(stream, {"job": f'{{"name":"J{n}","seconds":0.02}}'})
+                transaction.xreadgroup("workers", "dead", {stream: ">"})
+                entry_id = transaction.execute()[0]
             # Looks as if its owner had died long ago.
-            raw.xclaim(with_owner, "workers", "dead", 0, [entry], idle=60_000, retrycount=1, justid=True)
+            raw.xclaim(stream, "workers", "dead", 0, [entry_id], idle=60_000, retrycount=1, justid=True)
             until(lambda: is_idle(s))
-    assert all(1 <= count <= 2 for count in events.starts().values())
+    assert events.starts() == {f"J{n}": 1 for n in range(rounds)}
+    assert {event.deliveries for event in events.all("start")} == {2}
     assert effects(raw, s) == {f"J{n}": 1 for n in range(rounds)}
 
 
@@ -235,6 +239,62 @@ def test_a_dead_workers_backlog_does_not_keep_new_jobs_waiting(make_stream, raw)
     assert max(new_at.values()) - begin < 5
     letters = s.dead_letters.list()
     assert [(letter.reason, letter.attempts) for letter in letters] == [("attempts", 3)] * 3
+
+
+class Graves(Hooks):
+    """What was dead-lettered: entry ID and reason."""
+
+    def __init__(self):
+        self.told = []
+
+    def dead_lettered(self, dead):
+        self.told.append((dead.entry_id, dead.reason))
+
+
+@pytest.mark.covers("C36", "F3")
+def test_entries_that_lost_their_bodies_under_a_dead_worker(make_stream, raw):
+    s = make_stream(lease=0.3)
+    s.add_many({"n": n} for n in range(3))
+    ids = [job.entry_id for job in s.read("dead", count=3)]
+    raw.xdel(s._spec.keys.stream, *ids[:2])
+    graves, runs = Graves(), []
+
+    def body(payload, job):
+        runs.append(payload["n"])
+        job.effects.hincrby("effects", str(payload["n"]))
+
+    with working(quick(s, body, hooks=[graves])):
+        until(lambda: is_idle(s))
+    assert runs == [2]
+    assert effects(raw, s) == {"2": 1}
+    assert sorted(graves.told) == [(entry_id, "entry_missing") for entry_id in ids[:2]]
+    assert [letter.reason for letter in s.dead_letters.list()] == ["entry_missing"] * 2
+
+
+@pytest.mark.covers("C36")
+def test_an_entry_that_loses_its_body_while_its_handler_runs(make_stream, raw, caplog):
+    s = make_stream(lease=0.4)
+    entry_id = s.add({}).entry_id
+    started, ended = threading.Event(), []
+
+    async def body(payload, job):
+        started.set()
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            ended.append(job.lease_lost)
+            raise
+        job.effects.hincrby("effects", "done")
+
+    with working(quick(s, body)):
+        assert started.wait(5)
+        raw.xdel(s._spec.keys.stream, entry_id)
+        until(lambda: s.inspect().dead and is_idle(s))
+        until(lambda: ended)
+    assert ended == [True]
+    assert effects(raw, s) == {}
+    assert [(letter.source_id, letter.reason) for letter in s.dead_letters.list()] == [(entry_id, "entry_missing")]
+    assert entry_id in caplog.text
 
 
 @ONE_BACKEND

@@ -64,20 +64,23 @@ def run(s, f, *, good, killers, way, seconds, timeout):
 
 
 def check(s, f, raw, names, killers):
-    """Every rule that holds however many killers there are."""
+    """Every rule that holds however many killers there are. How often each job was started, and who was charged too much."""
     letters = s.dead_letters.list()
     assert sorted((letter.payload.decode().split('"')[3], letter.reason) for letter in letters) == [
         (name, "deliveries") for name in killers
     ]
     assert effects(raw, s) == dict.fromkeys(names, 1)
-    begun = Counter()
+    begun, charged = Counter(), {}
     for event in f.events.all("start"):
         begun[event.name] += 1
-        # A start is charged, and at most the read before the first one beside.
-        assert event.deliveries <= begun[event.name] + 1, event
+        charged[event.name] = event.deliveries
+    # Starts are charged, and at most the read before the first one beside. And a process may die while the answer is on its
+    # way that a start was counted: suspects start one by one, so each death costs one start at most.
+    caught = {name: charged[name] - begun[name] - 1 for name in names if charged[name] > begun[name] + 1}
+    assert sum(caught.values()) <= f.restarts, caught
     for name in killers:
         assert is_alone(f.events, f.events.all("start", name)[-1])
-    return begun
+    return begun, caught
 
 
 def is_alone(events, start):
@@ -109,8 +112,10 @@ def test_a_killer_among_many(make_stream, make_fleet, raw, way, kind, good, conc
     s = make_stream(**SETTINGS)
     with make_fleet(handler=kind, worker={"concurrency": concurrency}, **SETTINGS) as f:
         names, took = run(s, f, good=good, killers=["P"], way=way, seconds=seconds, timeout=150)
-    begun = check(s, f, raw, names, ["P"])
+    begun, caught = check(s, f, raw, names, ["P"])
     assert begun["P"] == 3
+    if (way, kind) == ("die", "async def"):  # it ends the process in its first step, before the next start is counted
+        assert caught == {}
     assert f.restarts == 3
     print(f"{took:.1f} s; most starts of a bystander: {max(begun[n] for n in names)}")  # noqa: T201
 
@@ -134,6 +139,6 @@ def test_several_killers_among_many(make_stream, make_fleet, raw, way, kind, goo
     s = make_stream(**SETTINGS)
     with make_fleet(handler=kind, worker={"concurrency": concurrency}, **SETTINGS) as f:
         names, took = run(s, f, good=good, killers=killers, way=way, seconds=seconds, timeout=200)
-    begun = check(s, f, raw, names, killers)
+    begun, _ = check(s, f, raw, names, killers)
     assert all(2 <= begun[name] <= 3 for name in killers), begun
     print(f"{took:.1f} s; {sum(begun[n] == 3 for n in names)} bystanders started 3 times")  # noqa: T201

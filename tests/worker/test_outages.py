@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 import redis
-from worker.fleet import effects, is_idle, options_of, quick, until, working
+from worker.fleet import effects, is_idle, load, options_of, quick, until, working
 
 from streamq import ConfigurationError, Stream, StreamqError
 from streamq._scripts import source
@@ -99,6 +99,21 @@ def test_a_stream_or_group_that_vanishes_is_made_again(own, loss, caplog):
     assert found == {"a": 1, "b": 1, "c": 1}
     made_again = [record for record in caplog.records if "making it again" in record.getMessage()]
     assert len(made_again) <= 1  # told once
+
+
+@pytest.mark.covers("F14", "C32")
+@TWO_BACKENDS
+def test_everything_is_flushed_under_load(own):
+    _, s, raw = own(lease=15)
+    with working(*(quick(s, by_name, block=4) for _ in range(2))):
+        with load(s) as names:
+            until(lambda: len(names) >= 200)
+            raw.flushall()
+            gone = len(names) + 10  # a batch may be on its way
+            until(lambda: len(names) >= gone + 200)
+        until(lambda: set(names[gone:]) <= effects(raw, s).keys(), timeout=2)
+        until(lambda: is_idle(s))
+    assert set(effects(raw, s).values()) == {1}
 
 
 @pytest.mark.covers("F14", "C32")

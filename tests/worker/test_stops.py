@@ -143,3 +143,28 @@ def test_an_idle_worker_of_a_user_who_may_not_end_a_read(weak_url, make_stream, 
     assert held(raw, s, worker.consumer) in (None, {0})
     with working(quick(s, by_name)):
         until(lambda: effects(raw, s) == {"late": 1})
+
+
+@pytest.mark.covers("C27")
+@ONE_BACKEND
+@pytest.mark.parametrize("kind", ["def"], indirect=True)
+def test_what_a_stopped_worker_had_read_ahead_is_started_by_another_one(make_stream, make_fleet, kind, raw):
+    s = make_stream(lease=LEASE_S)
+    ahead = [f"ahead{n}" for n in range(7)]
+    s.add_many([{"name": "first", "seconds": 2}, *({"name": name} for name in ahead)])
+    with make_fleet(handler=kind, lease=LEASE_S, worker={"concurrency": 1, "prefetch": 8}) as f:
+        stopping = f.start()
+        until(lambda: f.events.all("start", "first") and s.inspect().pending == 8)
+        other = f.start()
+        until(lambda: len(f.events.all("up")) == 2)
+        stopping.terminate()
+        stopped = time.monotonic()
+        until(lambda: is_idle(s))
+        assert stopping.wait(10) == 0
+        assert f.terminate() == [0]
+    starts = {event.name: event for event in f.events.all("start") if event.name in ahead}
+    assert {event.pid for event in starts.values()} == {other.pid}
+    assert max(event.at for event in starts.values()) - stopped < 3
+    assert f.events.starts() == dict.fromkeys(["first", *ahead], 1)
+    assert {event.deliveries for event in f.events.all("start")} == {1}
+    assert effects(raw, s) == dict.fromkeys(["first", *ahead], 1)

@@ -10,7 +10,8 @@ import weakref
 
 import pytest
 
-from streamq.worker.threads import Threads
+from streamq.worker import threads as module
+from streamq.worker.threads import NoThreadError, Threads
 
 
 def until(true, seconds=5):
@@ -77,6 +78,31 @@ def test_threads_are_reused_when_calls_come_one_by_one():
 
     asyncio.run(run())
     assert len(names) <= 2
+
+
+def test_where_the_system_gives_no_thread_nothing_is_called(monkeypatch):
+    def refuse(**_):
+        raise RuntimeError("can't start new thread")
+
+    async def run():
+        threads = Threads(3)
+        assert await threads.call(lambda: 1).value() == 1
+        await asyncio.sleep(0.2)  # for the thread to be idle again
+        with monkeypatch.context() as patch:
+            patch.setattr(module.threading, "Thread", refuse)
+            go = threading.Event()
+            busy = threads.call(go.wait, 5)  # by the one that is there
+            with pytest.raises(NoThreadError, match="can't start"):
+                threads.call(lambda: 2)
+            go.set()
+            assert await busy.value()
+            await asyncio.sleep(0.2)
+            assert await threads.call(lambda: 3).value() == 3
+        together = threading.Barrier(3)
+        assert len(await asyncio.gather(*(threads.call(together.wait, 5).value() for _ in range(3)))) == 3
+        threads.close()
+
+    asyncio.run(run())
 
 
 def test_a_pool_outlives_an_event_loop():

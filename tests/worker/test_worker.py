@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import threading
 import time
 from collections import Counter
@@ -12,6 +13,8 @@ from worker import fleet
 from worker.fleet import effects, is_idle, quick, until, working
 
 from streamq import AsyncStream, ConfigurationError, Reject, Retry, Worker
+from streamq.worker import runner
+from streamq.worker.fetch import Fetcher
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
 """For what starts processes and does not depend on the server."""
@@ -451,6 +454,35 @@ def test_run_async_cancelled_leaves_no_task_and_no_connection(redis_url, ns, raw
         raw.srem("streamq:streams", ns)
 
 
+@pytest.mark.covers("C79", "G5")
+@ONE_BACKEND
+def test_a_worker_made_before_a_fork(make_stream, raw, tmp_path):
+    """Every copy of it works under a name of its own: a fence that names the consumer could not tell them apart."""
+    s = make_stream(lease=1)
+    s.groups.create("workers")
+    s.add_many({"name": str(n), "seconds": 0.05} for n in range(60))
+    events = fleet.Events(tmp_path / "events")
+    worker = quick(s, fleet.handler_of("def", events), concurrency=4)
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=worker.run) for _ in range(3)]
+    for process in processes:
+        process.start()
+    try:
+        until(lambda: len({owner for owner, _ in pending(raw, s).values()}) == 3)
+        until(lambda: is_idle(s))
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join(10)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    with working(worker):  # the one that they are copies of
+        s.add({"name": "parent"})
+        until(lambda: is_idle(s) and effects(raw, s).get("parent"))
+    names = [*map(str, range(60)), "parent"]
+    assert effects(raw, s) == dict.fromkeys(names, 1)
+    assert events.starts() == dict.fromkeys(names, 1)
+
+
 def test_two_workers_in_one_loop(redis_url, ns, raw):
     async def main():
         async with AsyncStream(ns, redis=redis_url) as s:
@@ -625,6 +657,139 @@ def test_released_jobs_survive_a_start_that_fails(make_stream, raw, proxy):
         until(lambda: is_idle(s), timeout=4)
     assert effects(raw, s) == {str(n): 1 for n in range(6)}
     assert set(counts) <= {1, 2}
+    assert s.inspect().dead == 0
+
+
+# --- handlers that hang, roles that fail --------------------------------------------------
+
+
+@pytest.mark.covers("C49")
+def test_a_coroutine_that_hangs_fails_its_attempts_and_frees_its_slot(make_stream, raw):
+    s = make_stream(lease=0.6, retries=1)
+    begun = []
+
+    async def hang(payload, job):
+        if payload["name"] == "hangs":
+            begun.append((job.attempt, time.monotonic()))
+            await asyncio.Event().wait()
+        job.effects.hincrby("effects", payload["name"])
+
+    s.add({"name": "hangs"})
+    with working(quick(s, hang, concurrency=1, timeout=1)):
+        until(lambda: begun)
+        s.add({"name": "other"})
+        until(lambda: effects(raw, s) == {"other": 1})  # in the only slot
+        until(lambda: s.inspect().dead and is_idle(s))
+        assert time.monotonic() - begun[0][1] < 5
+    assert [attempt for attempt, _ in begun] == [1, 2]
+    assert begun[1][1] - begun[0][1] >= 1
+    [letter] = s.dead_letters.list()
+    assert (letter.reason, letter.attempts) == ("attempts", 2)
+    assert "longer than 1 s" in letter.error
+
+
+@pytest.mark.covers("C49")
+def test_a_thread_that_hangs_fails_its_attempts_and_its_slots_are_told_lost(make_stream, raw):
+    s = make_stream(lease=0.6, retries=1)
+    begun, told, go = [], [], threading.Event()
+
+    def hang(payload, job):
+        if payload["name"] == "hangs":
+            begun.append(job.attempt)
+            go.wait(30)
+            told.append(job.timed_out)
+        job.effects.hincrby("effects", payload["name"])
+
+    s.add({"name": "hangs"})
+    worker = quick(s, hang, concurrency=2, timeout=0.5)
+    with working(worker):
+        until(lambda: s.inspect().dead and is_idle(s))  # nothing renews it
+        assert begun == [1, 2]
+        until(lambda: not worker.health().healthy)
+        assert "cannot be stopped" in worker.health().problems[0]
+        s.add({"name": "other"})
+        time.sleep(0.5)
+        assert effects(raw, s) == {}
+        go.set()
+        until(lambda: effects(raw, s) == {"other": 1})
+        assert worker.health().healthy
+    assert told == [True, True]
+    [letter] = s.dead_letters.list()
+    assert (letter.reason, letter.attempts) == ("attempts", 2)
+
+
+class FlawError(Exception):
+    """Of ours: no StreamqError."""
+
+
+@pytest.mark.covers("C25")
+@pytest.mark.parametrize("role", ["read", "maintain"])
+@ONE_BACKEND
+def test_a_role_that_fails_by_a_mistake_begins_again(make_stream, raw, monkeypatch, caplog, role):
+    s = make_stream(lease=0.5)
+    work, calls = getattr(Fetcher, role), []
+
+    async def flawed(self):
+        calls.append(self)
+        if len(calls) == 1:
+            raise FlawError
+        await work(self)
+
+    def body(payload, job):
+        job.effects.hincrby("effects", payload["name"])
+
+    monkeypatch.setattr(Fetcher, role, flawed)
+    s.add({"name": "later"})
+    with working(quick(s, body)):
+        until(lambda: effects(raw, s) == {"later": 1})
+        until(lambda: len(calls) == 2)
+    assert caplog.text.count("failed (1 in a row)") == 1
+
+
+@pytest.mark.covers("C25")
+@ONE_BACKEND
+def test_a_role_that_fails_for_good_ends_the_worker_loudly(make_stream, monkeypatch):
+    async def flawed(self):
+        raise FlawError
+
+    monkeypatch.setattr(Fetcher, "maintain", flawed)
+    monkeypatch.setattr(runner, "ROLE_FAILURES", 3)
+    with pytest.raises(FlawError):
+        quick(make_stream(), print).run()
+
+
+@pytest.mark.covers("C05")
+@pytest.mark.parametrize("batch", [None, 3])
+@ONE_BACKEND
+def test_jobs_outlast_a_worker_that_cannot_start_threads(make_stream, raw, monkeypatch, caplog, batch):
+    """Their handlers are not called for longer than it takes to spend all deliveries; that costs no job anything."""
+    s = make_stream(lease=0.4, max_deliveries=2, retries=1)
+    s.add_many({"name": str(n)} for n in range(20))
+    runs = Counter()
+
+    def done(payload, job):
+        runs[payload["name"], job.attempt, job.deliveries] += 1
+        job.effects.hincrby("effects", payload["name"])
+
+    def done_all(jobs):
+        for job in jobs:
+            done(job.payload, job)
+
+    def refuse(**arguments):
+        if arguments.get("name", "").startswith("streamq-handler"):
+            raise RuntimeError("can't start new thread")
+        return thread(**arguments)
+
+    thread = threading.Thread
+    monkeypatch.setattr(threading, "Thread", refuse)
+    with working(quick(s, done_all if batch else done, concurrency=2, batch=batch)):
+        time.sleep(2)
+        assert not runs
+        assert 0 < caplog.text.count("job not begun") <= 4 * 2  # it does not go through all jobs to find out
+        monkeypatch.undo()
+        until(lambda: is_idle(s))
+    assert runs == {(str(n), 1, 1): 1 for n in range(20)}
+    assert effects(raw, s) == {str(n): 1 for n in range(20)}
     assert s.inspect().dead == 0
 
 
