@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, overload
 
 import msgspec
 
@@ -79,6 +80,46 @@ class Worker(Generic[T]):
         ConfigurationError: An argument is not valid.
     """
 
+    @overload
+    def __init__(
+        self,
+        stream: Stream[T] | AsyncStream[T],
+        handler: Handler[T],
+        *,
+        concurrency: int = ...,
+        prefetch: int = ...,
+        batch: None = None,
+        batch_wait: float | timedelta = ...,
+        timeout: float | timedelta | None = ...,
+        weight: float = ...,
+        middlewares: Sequence[Middleware] = ...,
+        errors: Mapping[type[BaseException], Verdict] | None = ...,
+        hooks: Sequence[Hooks] = ...,
+        drain: float | timedelta = ...,
+        block: float | timedelta = ...,
+        health: int | str | None = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        stream: Stream[T] | AsyncStream[T],
+        handler: BatchHandler[T],
+        *,
+        concurrency: int = ...,
+        prefetch: int = ...,
+        batch: int,
+        batch_wait: float | timedelta = ...,
+        timeout: float | timedelta | None = ...,
+        weight: float = ...,
+        middlewares: Sequence[Middleware] = ...,
+        errors: Mapping[type[BaseException], Verdict] | None = ...,
+        hooks: Sequence[Hooks] = ...,
+        drain: float | timedelta = ...,
+        block: float | timedelta = ...,
+        health: int | str | None = ...,
+    ) -> None: ...
+
     def __init__(
         self,
         stream: Stream[T] | AsyncStream[T],
@@ -117,10 +158,38 @@ class Worker(Generic[T]):
         self._is_solo = False
         self._leaves_last = False
         self.consumer = _consumer_name()
-        self.add_stream(
+        self._add_stream(
             stream, handler, batch=batch, batch_wait=batch_wait, timeout=timeout, weight=weight,
             middlewares=middlewares, errors=errors,
         )  # fmt: skip
+
+    @overload
+    def add_stream(
+        self,
+        stream: Stream[U] | AsyncStream[U],
+        handler: Handler[U],
+        *,
+        batch: None = None,
+        batch_wait: float | timedelta = ...,
+        timeout: float | timedelta | None = ...,
+        weight: float = ...,
+        middlewares: Sequence[Middleware] = ...,
+        errors: Mapping[type[BaseException], Verdict] | None = ...,
+    ) -> None: ...
+
+    @overload
+    def add_stream(
+        self,
+        stream: Stream[U] | AsyncStream[U],
+        handler: BatchHandler[U],
+        *,
+        batch: int,
+        batch_wait: float | timedelta = ...,
+        timeout: float | timedelta | None = ...,
+        weight: float = ...,
+        middlewares: Sequence[Middleware] = ...,
+        errors: Mapping[type[BaseException], Verdict] | None = ...,
+    ) -> None: ...
 
     def add_stream(
         self,
@@ -141,6 +210,23 @@ class Worker(Generic[T]):
         Raises:
             ConfigurationError: An argument is not valid, the stream is there already, or the worker runs.
         """
+        self._add_stream(
+            stream, handler, batch=batch, batch_wait=batch_wait, timeout=timeout, weight=weight,
+            middlewares=middlewares, errors=errors,
+        )  # fmt: skip
+
+    def _add_stream(
+        self,
+        stream: Stream[U] | AsyncStream[U],
+        handler: Handler[U] | BatchHandler[U],
+        *,
+        batch: int | None,
+        batch_wait: float | timedelta,
+        timeout: float | timedelta | None,
+        weight: float,
+        middlewares: Sequence[Middleware],
+        errors: Mapping[type[BaseException], Verdict] | None,
+    ) -> None:
         if self._begun:
             raise ConfigurationError("a worker takes no further stream once it runs")
         if len(self._sources) >= MAX_STREAMS:
@@ -211,7 +297,8 @@ class Worker(Generic[T]):
             self._stop_asked = True
             loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._stop_now)
+            with contextlib.suppress(RuntimeError):  # closed just now: it has ended
+                loop.call_soon_threadsafe(self._stop_now)
 
     def _stop_now(self) -> None:
         if self._runner is not None:
@@ -224,8 +311,13 @@ class Worker(Generic[T]):
             ConfigurationError: As of `run`.
         """
         self._task = asyncio.create_task(self.run_async(), name="streamq-worker")
-        while not self._task.done() and not (self._runner is not None and self._runner.is_open):
-            await asyncio.wait([self._task], timeout=0.01)
+        try:
+            while not self._task.done() and not (self._runner is not None and self._runner.is_open):
+                await asyncio.wait([self._task], timeout=0.01)
+        except asyncio.CancelledError:
+            self._task.cancel()  # else it would go on with nobody to stop it
+            await asyncio.wait([self._task])
+            raise
         if self._task.done():
             await self._task
         return self

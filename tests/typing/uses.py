@@ -250,6 +250,32 @@ Worker(orders, wrong_waiting)  # type: ignore[arg-type]  # pyright: ignore[repor
 Worker(orders, three)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+def batched(jobs: list[Job[Order]]) -> list[int | Exception]:
+    return [job.payload.cents if job.payload.cents else ValueError("empty") for job in jobs]
+
+
+async def batched_waiting(jobs: list[Job[Order]]) -> None:
+    print(jobs)
+
+
+def wrong_batch(jobs: list[Job[str]]) -> None:
+    print(jobs)
+
+
+assert_type(Worker(orders, batched, batch=100, batch_wait=0.5), Worker[Order])
+Worker(orders, batched_waiting, batch=10, timeout=timedelta(seconds=3), weight=2)
+Worker(orders, lambda jobs: [job.payload.cents for job in jobs], batch=10)
+worker.add_stream(plain, print, errors={KeyError: "reject"})
+worker.add_stream(orders, batched, batch=100)
+worker.add_stream(Stream("names", str), wrong, weight=0.5)
+Worker(orders, batched)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+Worker(orders, by_payload, batch=10)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
+Worker(orders, wrong_batch, batch=10)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
+worker.add_stream(orders, batched)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+worker.add_stream(orders, by_payload, batch=10)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
+Worker(orders, by_payload, errors={ValueError: "ignore"})  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]
+
+
 # --- what a worker tells ---------------------------------------------------------------------
 
 
