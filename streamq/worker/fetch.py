@@ -51,8 +51,8 @@ class Post(Protocol):
     def changed(self) -> None:
         """Something may start, or be read, that could not before."""
 
-    def unsettled(self) -> int:
-        """Outcomes that wait to be settled, beyond what is usual."""
+    def kept_back(self) -> int:
+        """Slots that are not to be filled by reads."""
 
     def buried(self, stream: int, dead: Mapping[str, Reason]) -> None:
         """Entries were dead-lettered before they became jobs of this worker."""
@@ -91,6 +91,8 @@ class Fetcher:
         starting: Entry IDs whose start is being counted.
         is_paused: Whether the stream was paused when last looked at.
         is_reading: Whether a read is on its way.
+        opened: Set once the stream was found fit, and its groups were made.
+        tried: Set once the first try to open it has ended, one way or the other.
         room: Set when there may be room for more.
     """
 
@@ -100,6 +102,8 @@ class Fetcher:
         self.starting: set[str] = set()
         self.is_paused = False
         self.is_reading = False
+        self.opened = asyncio.Event()
+        self.tried = asyncio.Event()
         self.room = asyncio.Event()
         self._spec = spec
         self._driver = driver
@@ -111,6 +115,7 @@ class Fetcher:
         self._lost_reply = False
         self._lost_reclaim = False
         self._more = False
+        self._reclaim_is_due = False
         self._poked = asyncio.Event()
         self._exchanging = asyncio.Lock()  # what is claimed or given back just now must not be taken for lost
 
@@ -124,12 +129,20 @@ class Fetcher:
             try:
                 await self._driver.run(opening.reader(self._spec))
             except (ConnectionLostError, ServerError) as error:
+                self.tried.set()
                 # Unreachable, or refusing for now (memory is full, no replicas, a failover): a worker outlasts both.
                 await self._outlast(error, "read", "cannot be opened yet")
             else:
                 self._reached("read")
                 await self._look()
+                await self._warn()
+                self.tried.set()
+                self.opened.set()
                 return
+
+    async def until_tried(self) -> None:
+        """Wait for the end of the first try to open the stream, or the worker's stop."""
+        await self._until(self.tried)
 
     # Reading
 
@@ -147,13 +160,16 @@ class Fetcher:
 
     async def _read(self) -> None:
         self.room.clear()
-        behind = self._post.unsettled()
-        room = self._lane.room(self.place, self._now(), ahead=self._post.prefetch, behind=behind)
+        kept = self._post.kept_back()
+        room = self._lane.room(self.place, self._now(), ahead=self._post.prefetch, kept=kept)
         if self.is_paused or self._post.is_solo or not room:
+            if self._failures.get("read"):
+                self._reached("read")  # what was lost is recovered, and there is nothing else to ask
             await self._until(self.room)
             return
         count = min(room, reading.MAX_COUNT)
-        plan = intake.read_once(self._spec, self._post.consumer, count=count, block_ms=self._block_ms)
+        block_ms = 0 if self._lane.turns.competes(self.place) else self._block_ms
+        plan = intake.read_once(self._spec, self._post.consumer, count=count, block_ms=block_ms)
         self.is_reading = True
         try:
             taken = await self._driver.run(plan)
@@ -178,6 +194,12 @@ class Fetcher:
         except StreamqError:
             return  # the next request tells
         self._looked(paused, looked_at)
+
+    async def _warn(self) -> None:
+        try:
+            await self._driver.run(opening.warn_of_eviction(self._spec))
+        except StreamqError:
+            return  # the next request tells
 
     def _looked(self, paused: bool, at: float) -> None:  # noqa: FBT001
         self._looked_at = at
@@ -261,12 +283,19 @@ class Fetcher:
 
     async def maintain(self) -> None:
         """Tick until the worker stops: see whether the stream is paused, do what is this worker's turn, reclaim."""
+        await self._until(self.opened)
         while not self._post.stopping.is_set():
             try:
                 await self._tick()
                 await self._reclaim_until(self._now() + self._interval())
             except StreamqError as error:
+                self._reclaim_is_due = False
                 await self._outlast(error, "maintain", "cannot be looked after")
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next free slot is kept for a reclaim: a backlog must not starve what a dead process has left."""
+        return self._reclaim_is_due
 
     def _interval(self) -> float:
         tick_s = maintenance.tick_ms(self._spec.options.lease_ms) / 1000
@@ -275,25 +304,30 @@ class Fetcher:
 
     async def _tick(self) -> None:
         looked_at = self._now()
+        may_reclaim = self._lane.wants() > 0
         found = await self._driver.run(
             maintenance.tick(
                 self._spec,
                 self._post.consumer,
-                may_reclaim=self._lane.wants() > 0,
+                may_reclaim=may_reclaim,
                 is_solo=self._post.is_solo,
                 beat=self._post.beat(),
             )
         )
         self._reached("maintain")
         self._looked(found.paused, looked_at)
+        reclaims = any(role.reclaims for role in found.roles)
+        self._reclaim_is_due = not self.is_paused and (reclaims or not may_reclaim)
         if self.is_paused:
             await self.give_back()
             self._more = False
         else:
             self._post.changed()
             await self.give_back(older_than=self._now() - patience_s(self._spec))
-            if any(role.reclaims for role in found.roles):
+            if reclaims:
                 await self._reclaim()
+                self._reclaim_is_due = False
+                self._post.changed()
         try:
             await self._driver.run(maintenance.upkeep(self._spec, found.roles))
         except (ServerError, ConfigurationError) as error:
@@ -307,13 +341,18 @@ class Fetcher:
     def go_on(self) -> None:
         """Something has changed that a read or a reclaim may have waited for."""
         self.room.set()
-        if self._more:
+        if self._more or self._reclaim_is_due:
             self._poked.set()
 
     async def _reclaim_until(self, deadline: float) -> None:
-        """Wait for the next tick. After a page that was cut short by full slots go on as slots come free."""
+        """Wait for the next tick. After a page that was cut short by full slots go on as slots come free.
+
+        A tick that found no slot for a reclaim is done again as soon as there is one.
+        """
         while not self._post.stopping.is_set() and self._now() < deadline:
             self._poked.clear()
+            if self._reclaim_is_due and self._lane.wants():
+                return
             if self._more and not self.is_paused and self._lane.wants():
                 await self._reclaim()
             else:

@@ -271,19 +271,20 @@ class Lane:
         calls = sum(-(-len(queue) // line.batch) for queue, line in zip(self._new, self._lines, strict=True))
         return self.slots - len(self._running) - calls - len(self._suspects)
 
-    def room(self, stream: int, now: float, *, ahead: int = 0, behind: int = 0) -> int:
+    def room(self, stream: int, now: float, *, ahead: int = 0, kept: int = 0) -> int:
         """How many new jobs of `stream` may be read: those that can start at once, and `ahead` more.
 
         Args:
             stream: Place of the stream.
             now: The time.
             ahead: Jobs that may wait here for a slot.
-            behind: Slots kept back, for example because outcomes pile up.
+            kept: Slots kept back, for example because outcomes pile up.
         """
         if self.is_closed or self.last is not None or self._is_exclusive(now):
             return 0
         batch = self._lines[stream].batch
-        free = self.turns.share(stream, (self._free() - behind) * batch + (ahead if not behind else 0))
+        spare = -len(self._new[stream]) % batch  # in the call that is filled just now
+        free = self.turns.share(stream, (self._free() - kept) * batch + spare + (ahead if not kept else 0))
         return max(free, 0)
 
     def wants(self) -> int:

@@ -8,13 +8,14 @@ import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._scripts import Fence, Held
 from streamq._spec import Spec
 from streamq.connection import Settings
-from streamq.errors import StreamqError
+from streamq.errors import ConfigurationError, StreamqError
 from streamq.messages import Job, Reason
 from streamq.worker.dispatch import Dispatcher, Outcome
 from streamq.worker.fetch import RECONNECT, Fetcher, patience_s
@@ -100,7 +101,6 @@ class Runner:
         self.prefetch = prefetch
         self.is_solo = is_solo
         self.stopping = asyncio.Event()
-        self.is_open = False
         self.stuck = 0
         self._uncounted = 0
         self._alive_at = self._loop.time()
@@ -134,9 +134,9 @@ class Runner:
         """Work until `stopping` is set, then end in good order; cancelled, end at once."""
         roles: list[asyncio.Task[None]] = []
         settling = [self._role(f"settle {f.source.spec.keys.name}", f.settler.run) for f in self.feeds]
+        settling.append(self._role("pulse", self._pulse))
         try:
-            await self._or_failure(self._open(), settling)
-            reading = [self._role(f"read {f.source.spec.keys.name}", f.fetcher.read) for f in self.feeds]
+            reading = [self._role(f"read {f.source.spec.keys.name}", partial(self._read, f)) for f in self.feeds]
             roles += reading
             roles += [self._role(f"maintain {f.source.spec.keys.name}", f.fetcher.maintain) for f in self.feeds]
             roles += [self._role("start", self._start_jobs), self._role("last chance", self._last_chances)]
@@ -151,11 +151,27 @@ class Runner:
             for feed in self.feeds:
                 await feed.driver.aclose()
 
-    async def _open(self) -> None:
-        for feed in self.feeds:
+    @property
+    def is_open(self) -> bool:
+        """Whether all streams are open."""
+        return all(feed.fetcher.opened.is_set() for feed in self.feeds)
+
+    async def _read(self, feed: Feed) -> None:
+        """Open a stream and read it. One whose server is down is waited for by itself; one that cannot be used ends all."""
+        if not feed.fetcher.opened.is_set():
             await feed.fetcher.open()
+            if self.stopping.is_set():
+                return
             feed.beat.start()
-        self.is_open = not self.stopping.is_set()
+        for other in self.feeds:
+            await other.fetcher.until_tried()
+        await feed.fetcher.read()
+
+    async def _pulse(self) -> None:
+        """Show that the event loop comes round."""
+        while True:
+            self._alive_at = self._now()
+            await asyncio.sleep(PULSE_S)
 
     # Roles
 
@@ -169,6 +185,8 @@ class Runner:
             began = self._now()
             try:
                 await work()
+            except ConfigurationError:
+                raise  # not ours, but the user's: the stream cannot be used
             except Exception:
                 failures = failures + 1 if self._now() < began + ROLE_FAILURES_S else 1
                 _log.exception("role '%s' failed (%d in a row)", name, failures)
@@ -196,9 +214,9 @@ class Runner:
         while not self.stopping.is_set():
             self._change.clear()
             self._start_some()
-            self._alive_at = now = self._now()
+            now = self._now()
             again_at = self.lane.next_change(now)
-            if not await self._changes(PULSE_S if again_at is None else min(again_at - now, PULSE_S)):
+            if not await self._changes(None if again_at is None else again_at - now):
                 self.changed()  # by time alone
 
     def _start_some(self) -> None:
@@ -380,7 +398,7 @@ class Runner:
         found = []
         if self.stuck >= self.lane.slots:
             found.append("every handler runs past its timeout and cannot be stopped")
-        if (silent := self._loop.time() - self._alive_at) > 3 * PULSE_S and self.is_open:
+        if (silent := self._loop.time() - self._alive_at) > 3 * PULSE_S:
             found.append(f"the event loop has been blocked for {silent:.0f} s")
         return found
 
@@ -392,11 +410,12 @@ class Runner:
         for feed in self.feeds:
             feed.fetcher.go_on()
 
-    def unsettled(self) -> int:
-        """Outcomes that wait to be settled, beyond as many as may run."""
+    def kept_back(self) -> int:
+        """Slots that are not to be filled by reads: one for a reclaim that is due, and all while outcomes pile up."""
         held = sum(len(feed.fetcher.held) for feed in self.feeds)
         running = sum(len(feed.running) for feed in self.feeds)
-        return max(held - self.lane.waiting - running - self._most_jobs, 0)
+        unsettled = held - self.lane.waiting - running
+        return max(unsettled - self._most_jobs, 0) + any(feed.fetcher.is_due for feed in self.feeds)
 
     def buried(self, stream: int, dead: Mapping[str, Reason]) -> None:
         """Entries were dead-lettered before they became jobs of this worker."""
@@ -482,6 +501,8 @@ class Runner:
             await feed.fetcher.give_back()
         await self._drained(deadline)
         for feed in self.feeds:
+            if not feed.fetcher.opened.is_set():
+                continue
             try:
                 await asyncio.wait_for(feed.settler.flushed(), timeout=max(deadline - self._now(), 1.0))
                 await asyncio.wait_for(feed.fetcher.leave(), timeout=1.0)

@@ -39,6 +39,10 @@ class Turns:
         elif not more:
             self._busy.discard(stream)
 
+    def competes(self, stream: int) -> bool:
+        """Whether other streams may be kept waiting for `stream`: then its read must not wait for jobs."""
+        return len(self._weights) > 1 and stream in self._busy
+
     def share(self, stream: int, slots: int) -> int:
         """How many of the free slots `stream` may read for now; 0 while it is another's turn."""
         if slots <= 0 or stream not in self._busy:

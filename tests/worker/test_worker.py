@@ -554,6 +554,24 @@ def test_on_a_quiet_stream_the_jobs_of_a_dead_worker_are_taken_over(make_stream,
     assert effects(raw, s) == {str(n): 1 for n in range(5)}
 
 
+@pytest.mark.parametrize("backend", ["redis-7.0", "valkey-9"], indirect=True)
+def test_a_backlog_does_not_starve_what_a_dead_worker_left(make_stream, raw):
+    """Slots are never free but for a millisecond: a tick that finds none keeps the next one for a reclaim."""
+    s = make_stream(lease=0.5)
+    s.add_many({"name": f"stale{n}"} for n in range(2))
+    s.read("dead", count=2)
+    s.add_many({"name": f"new{n}"} for n in range(100))
+    time.sleep(0.5)
+
+    def slow(payload, job):
+        time.sleep(0.2)
+        job.effects.hincrby("effects", payload["name"])
+
+    with working(quick(s, slow, concurrency=1, drain=0)):
+        until(lambda: {"stale0", "stale1"} <= set(effects(raw, s)), timeout=6)
+        assert not is_idle(s)
+
+
 def test_more_than_a_page_of_a_dead_workers_jobs(make_stream, handler, raw):
     s = make_stream(lease=0.3)
     s.add_many({"n": n} for n in range(60))
