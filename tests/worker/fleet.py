@@ -277,9 +277,9 @@ def effects(raw: redis.Redis, stream: Any, key: str = "effects") -> dict[str, in
 
 
 def is_idle(stream: Any) -> bool:
-    """Whether nothing is ready or pending."""
+    """Whether nothing is ready or pending. Before its first reader has made the group, nobody can tell."""
     now = stream.inspect()
-    return now.ready == now.pending == 0
+    return bool(now.groups) and now.ready == now.pending == 0
 
 
 def until(condition: Callable[[], Any], *, timeout: float = 20.0) -> Any:
