@@ -41,6 +41,8 @@ local function may_not(command)
     return is_denied(redis.pcall(command))
   elseif command == 'XREAD' then
     return is_denied(redis.pcall(command, 'STREAMS', probe, '0'))
+  elseif command == 'XREADGROUP' then
+    return is_denied(redis.pcall(command, 'GROUP', 'g', 'c', 'STREAMS', probe, '>'))
   end
   -- Two words: the key follows them, then a group and a consumer where the second word wants them.
   local words = {}

@@ -47,6 +47,7 @@ local result = ARGV[9]
 
 local code = fence(stream, group, consumer, entry_id, count)
 if code ~= MINE then return { code } end
+check_ack(stream, group)
 local wrong = check_slices(ids) or check_slices(done)
 if wrong then return wrong end
 

@@ -47,6 +47,7 @@ local COPIED = 3500 -- fields; unpack fails above 3,990 with a few of ours besid
 
 local code = fence(stream, group, consumer, entry_id, count)
 if code ~= MINE then return code end
+check_ack(stream, group)
 local wrong = check_stream(dead) or check_slices(ids) or check_slices(done)
 if wrong then return wrong end
 local entry = first_entry(stream, entry_id, entry_id)

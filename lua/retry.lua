@@ -48,6 +48,7 @@ local REPLACED = { ['sq:id'] = true, ['sq:generated'] = true, ['sq:at'] = true, 
 
 local code = fence(stream, group, consumer, entry_id, count)
 if code ~= MINE then return { code } end
+check_ack(stream, group)
 local wrong = check_slices(ids) or check_slices(done)
 if wrong then return wrong end
 local entry = first_entry(stream, entry_id, entry_id)

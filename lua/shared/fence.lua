@@ -22,6 +22,14 @@ local function fence(stream, group, consumer, id, count)
   return LOST
 end
 
+-- Before a write that XACK must follow: an error if the user may not acknowledge any more, for scripts do not roll back.
+-- Before 7.0 nobody can ask: to try it would be a write, after which the server lets the rest of a script exceed its memory.
+local function check_ack(stream, group)
+  if redis.acl_check_cmd and not redis.acl_check_cmd('XACK', stream, group, '0-0') then
+    error({ err = 'NOPERM the user may not run XACK' })
+  end
+end
+
 -- Rows of what the consumer holds from first to last: enough for n entries that ascend, if it does not hold more than as
 -- many others in between. What is not among them must be asked for by itself.
 local function rows_between(stream, group, consumer, n, first, last)

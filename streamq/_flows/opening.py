@@ -26,6 +26,17 @@ def reader(spec: Spec[T]) -> Plan[None]:
     yield from registry.note(spec.keys)
 
 
+def warn_of_eviction(spec: Spec[T]) -> Plan[None]:
+    """Log a warning if a full memory would make the server throw away keys of the stream. One request."""
+    policy = yield from access.eviction_policy()
+    if policy not in {None, "noeviction"}:
+        _log.warning(
+            "stream %s: the server's maxmemory-policy is %s: when its memory is full it throws away jobs, or what is "
+            "remembered of them, without a trace; set it to noeviction",
+            *(spec.keys.name, policy),
+        )
+
+
 def producer(spec: Spec[T]) -> Plan[None]:
     """For who adds: make the groups, where several are named. Two requests.
 

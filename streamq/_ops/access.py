@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from streamq import _scripts
-from streamq._requests import Command, Pipeline, Plan, Transaction, ask_each, ignore
+from streamq._requests import Command, Pipeline, Plan, Reply, Transaction, ask, ask_each, ignore, texts
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, ServerError, ServerTooOldError
 
@@ -22,7 +22,7 @@ OPERATOR: Final = (*PRODUCER, "XDEL", "HEXISTS", "HINCRBY")
 """Of who cancels, redrives and purges."""
 
 READER: Final = (
-    *OPERATOR, "XACK", "XCLAIM", "XAUTOCLAIM", "XTRIM", "XREVRANGE", "XREAD",
+    *OPERATOR, "XREADGROUP", "XACK", "XCLAIM", "XAUTOCLAIM", "XTRIM", "XREVRANGE", "XREAD",
     "HGETALL", "HSCAN", "ZCARD", "XINFO CONSUMERS", "XGROUP DELCONSUMER", "SET",
 )  # fmt: skip
 """Of who reads and settles, maintenance included."""
@@ -53,3 +53,15 @@ def check(spec: Spec[T], commands: Sequence[str]) -> Plan[None]:
         raise ConfigurationError(
             f"the user may not run {', '.join(denied) or in_exec[0]} on {spec.keys.stream}; streamq needs it"
         )
+
+
+def eviction_policy() -> Plan[str | None]:
+    """What the server throws away when its memory is full, by its own word; None if it does not tell. One request."""
+
+    def decode(reply: Reply) -> str | None:
+        return texts(reply)[1] if reply else None
+
+    try:
+        return (yield from ask(Command(("CONFIG", "GET", "maxmemory-policy"), (), decode)))
+    except (ServerError, ConfigurationError):
+        return None  # the user may not, or it is a service without CONFIG

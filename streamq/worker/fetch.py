@@ -134,6 +134,7 @@ class Fetcher:
             else:
                 self._reached("read")
                 await self._look()
+                await self._warn()
                 self.tried.set()
                 self.opened.set()
                 return
@@ -194,6 +195,12 @@ class Fetcher:
         except StreamqError:
             return  # the next request tells
         self._looked(paused, looked_at)
+
+    async def _warn(self) -> None:
+        try:
+            await self._driver.run(opening.warn_of_eviction(self._spec))
+        except StreamqError:
+            return  # the next request tells
 
     def _looked(self, paused: bool, at: float) -> None:  # noqa: FBT001
         self._looked_at = at

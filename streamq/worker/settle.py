@@ -69,6 +69,8 @@ class Settler(Generic[T]):
         self._settled = settled
         self._new: list[Outcome[T]] = []
         self._refused: list[Outcome[T]] = []
+        self._sent: set[str] = set()
+        """Entries whose outcome was sent, and may have been taken: the reply was lost."""
         self._wake = asyncio.Event()
         self._tried = asyncio.Event()
         self._tried.set()
@@ -151,7 +153,7 @@ class Settler(Generic[T]):
         for outcome in batch:
             fence = found[outcome.job.entry_id]
             if fence is Fence.MINE:
-                self._settled(Settlement(outcome, Fate.SUCCEEDED))
+                self._over(Settlement(outcome, Fate.SUCCEEDED))
             else:
                 self._lost(outcome, gone=fence is Fence.GONE)
         return []
@@ -165,7 +167,7 @@ class Settler(Generic[T]):
         left = []
         for outcome, answer in zip(batch, answers, strict=True):
             if answer is None:
-                self._settled(Settlement(outcome, Fate.SUCCEEDED))
+                self._over(Settlement(outcome, Fate.SUCCEEDED))
             elif isinstance(answer, LeaseLostError):
                 self._lost(outcome, gone=answer.gone)
             elif not isinstance(answer, EffectError):
@@ -203,18 +205,41 @@ class Settler(Generic[T]):
             self._report(error, [outcome])
             return False
         else:
-            self._settled(settlement)
+            self._over(settlement)
         return True
 
     def _lost(self, outcome: Outcome[T], *, gone: bool) -> None:
         job = outcome.job
+        if gone and job.entry_id in self._sent:
+            self._over(self._as_sent(outcome))
+            return
         how = "is not pending any more" if gone else "belongs to another delivery"
         message = f"job {how}, its outcome was dropped"
         log.event(_log, logging.WARNING, message, stream=self._spec.keys.name, **log.about(job))
-        self._settled(Settlement(outcome, Fate.LOST))
+        self._over(Settlement(outcome, Fate.LOST))
+
+    def _as_sent(self, outcome: Outcome[T]) -> Settlement[T]:
+        """What was sent, and is not pending any more, has been done, as far as anybody can tell: only its reply was lost."""
+        match outcome.end:
+            case End.DONE:
+                return Settlement(outcome, Fate.SUCCEEDED)
+            case End.REJECTED:
+                return Settlement(outcome, Fate.DEAD, outcome.error, "rejected")
+            case End.FAILED if self._spec.options.retry.exhausted(outcome.job.attempt):
+                return Settlement(outcome, Fate.DEAD, outcome.error, "attempts")
+            case End.FAILED:
+                return Settlement(outcome, Fate.RETRIED, outcome.error)
+            case _:
+                return Settlement(outcome, Fate.LOST)
+
+    def _over(self, settlement: Settlement[T]) -> None:
+        self._sent.discard(settlement.outcome.job.entry_id)
+        self._settled(settlement)
 
     def _report(self, error: Exception, batch: list[Outcome[T]]) -> None:
         self._unreachable |= isinstance(error, ConnectionLostError)
+        if isinstance(error, ConnectionLostError) and error.maybe_executed:
+            self._sent.update(outcome.job.entry_id for outcome in batch)
         level = logging.WARNING if isinstance(error, ConnectionLostError) else logging.ERROR
         first = batch[0].job.entry_id
         log.event(

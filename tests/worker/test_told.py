@@ -14,6 +14,7 @@ import pytest
 from worker.fleet import effects, is_idle, options_of, quick, until, working
 
 from streamq import AsyncStream, ConfigurationError, Hooks, Reject, Release, Stream, Worker
+from streamq._scripts import source
 
 TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-6.2", "valkey-9"], indirect=True)
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
@@ -169,6 +170,38 @@ def test_hooks_are_told_when_a_lease_is_lost(make_stream, kind, raw):
     assert told.of("J") == [("started", 1), ("lease_lost",)]
 
 
+@pytest.mark.covers("R6")
+@pytest.mark.parametrize("script", ["ack", "commit", "retry", "dead_letter"])
+@ONE_BACKEND
+def test_what_was_settled_is_told_though_its_reply_was_lost(make_stream, proxy, script):
+    """Once, and as what it was: nobody else has the job."""
+    s = make_stream(lease=2, retries=1)
+    behind = make_stream(redis=proxy.url, lease=2, retries=1)
+    told = Told()
+
+    def body(payload, job):
+        if script == "commit":
+            job.effects.hincrby("effects", payload["name"])
+        if script == "dead_letter" or (script == "retry" and job.attempt == 1):
+            raise ValueError("as told")
+
+    sha, head = source(script).sha.encode(), f"-- {script}.lua".encode()
+    with working(quick(behind, body, hooks=[told])):
+        trap = proxy.cut_after(
+            lambda command: command[0] in {b"EVALSHA", b"EVAL"} and (command[1] == sha or head in command[1])
+        )
+        s.add({"name": "J"})
+        trap.wait()
+        until(lambda: is_idle(s) and told.of("J")[-1:] and told.of("J")[-1][0] in {"succeeded", "dead_lettered"})
+    first = [("started", 1), ("succeeded",)]
+    again = [("started", 1), ("retried", "ValueError: as told"), ("started", 2)]
+    ends = {
+        "retry": [*again, ("succeeded",)],
+        "dead_letter": [*again, ("dead_lettered", "attempts", "ValueError: as told")],
+    }
+    assert told.of("J") == ends.get(script, first)
+
+
 def test_what_a_stop_gives_back_is_told(make_stream):
     s = make_stream(lease=5)
     told = Told()
@@ -272,10 +305,10 @@ def test_in_the_lifespan_of_a_web_application(redis_url, ns, raw):
             async with Worker(stream, handle, block=0.2) as worker:
                 assert worker.health().state == "running"  # it is open when the block begins
                 await stream.add({"name": "a"})
-                while not raw.hgetall(stream._spec.keys.data("effects")):
+                while not raw.hgetall(stream._spec.keys.data("effects")):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 await stream.add({"name": "slow"})
-                while worker.health().running == 0:
+                while worker.health().running == 0:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
             assert worker.health().state == "stopped"
             assert ended == ["slow"]
