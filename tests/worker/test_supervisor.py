@@ -73,6 +73,7 @@ def test_what_was_read_but_not_begun_is_not_charged(make_crew, make_stream, raw,
     stream = make_stream(lease=LEASE_S)
     with make_crew() as crew:
         [child] = crew.start().until_up(1)
+        fleet.until(lambda: stream.inspect().groups)
         for name in "abcdefgh":
             os.kill(child.pid, signal.SIGSTOP)  # its read waits at the server, and gets what nobody takes up any more
             stream.add({"name": name})
