@@ -31,7 +31,7 @@ class AsyncDriver:
         self._connect = connect
         self._where = where
         self._idle: deque[AbstractConnection] = deque()
-        self._client_ids: WeakKeyDictionary[AbstractConnection, int] = WeakKeyDictionary()
+        self._client_ids: WeakKeyDictionary[AbstractConnection, int | None] = WeakKeyDictionary()
         self._waiting: set[AbstractConnection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
@@ -105,8 +105,7 @@ class AsyncDriver:
         if connection not in self._client_ids:
             await connection.send_packed_command(pack([("CLIENT", "ID")]), check_health=False)
             number = await _reply(connection)
-            if isinstance(number, int):
-                self._client_ids[connection] = number
+            self._client_ids[connection] = number if isinstance(number, int) else None
         self._waiting.add(connection)
 
     async def _checkout(self) -> AbstractConnection:
