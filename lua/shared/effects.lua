@@ -45,8 +45,9 @@ end
 
 local function refused_or_denied(err)
   local words = string.lower(err)
-  if string.find(words, 'noperm', 1, true) or string.find(words, "can't", 1, true) or string.find(words, 'acl', 1, true) then
-    return reason_of(err)
+  -- Not "can't" alone: a replica says that it "can't write", which passes.
+  for _, sign in ipairs({ 'noperm', 'acl failure', "can't run this command", "can't access" }) do
+    if string.find(words, sign, 1, true) then return reason_of(err) end
   end
   return refusal(err)
 end

@@ -185,6 +185,14 @@ def test_what_was_settled_is_told_though_its_reply_was_lost(make_stream, proxy, 
         if script == "dead_letter" or (script == "retry" and job.attempt == 1):
             raise ValueError("as told")
 
+    first = [("started", 1), ("succeeded",)]
+    again = [("started", 1), ("retried", "ValueError: as told"), ("started", 2)]
+    ends = {
+        "retry": [*again, ("succeeded",)],
+        "dead_letter": [*again, ("dead_lettered", "attempts", "ValueError: as told")],
+    }
+    expected = ends.get(script, first)
+
     sha, head = source(script).sha.encode(), f"-- {script}.lua".encode()
     with working(quick(behind, body, hooks=[told])):
         trap = proxy.cut_after(
@@ -192,14 +200,8 @@ def test_what_was_settled_is_told_though_its_reply_was_lost(make_stream, proxy, 
         )
         s.add({"name": "J"})
         trap.wait()
-        until(lambda: is_idle(s) and told.of("J")[-1:] and told.of("J")[-1][0] in {"succeeded", "dead_lettered"})
-    first = [("started", 1), ("succeeded",)]
-    again = [("started", 1), ("retried", "ValueError: as told"), ("started", 2)]
-    ends = {
-        "retry": [*again, ("succeeded",)],
-        "dead_letter": [*again, ("dead_lettered", "attempts", "ValueError: as told")],
-    }
-    assert told.of("J") == ends.get(script, first)
+        until(lambda: is_idle(s) and len(told.of("J")) >= len(expected))
+    assert sorted(told.of("J")) == sorted(expected)  # the next attempt need not wait for the news of the last one
 
 
 def test_what_a_stop_gives_back_is_told(make_stream):
