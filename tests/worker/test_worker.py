@@ -13,7 +13,6 @@ from worker import fleet
 from worker.fleet import effects, is_idle, quick, until, working
 
 from streamq import AsyncStream, ConfigurationError, Reject, Retry, Worker
-from streamq.worker import runner
 from streamq.worker.fetch import Fetcher
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
@@ -744,18 +743,6 @@ def test_a_role_that_fails_by_a_mistake_begins_again(make_stream, raw, monkeypat
         until(lambda: effects(raw, s) == {"later": 1})
         until(lambda: len(calls) == 2)
     assert caplog.text.count("failed (1 in a row)") == 1
-
-
-@pytest.mark.covers("C25")
-@ONE_BACKEND
-def test_a_role_that_fails_for_good_ends_the_worker_loudly(make_stream, monkeypatch):
-    async def flawed(self):
-        raise FlawError
-
-    monkeypatch.setattr(Fetcher, "maintain", flawed)
-    monkeypatch.setattr(runner, "ROLE_FAILURES", 3)
-    with pytest.raises(FlawError):
-        quick(make_stream(), print).run()
 
 
 @pytest.mark.covers("C05")
