@@ -177,7 +177,7 @@ class Fetcher:
         finally:
             self.is_reading = False
         self._reached("read")
-        self._lane.turns.found(self.place, more=len(taken.jobs) >= count)
+        self._lane.turns.found(self.place, more=len(taken.jobs) >= count and not self.is_paused)
         tickets = self._hold(taken.jobs, lambda _: Standing.NEW)
         self._post.buried(self.place, taken.dead)
         if tickets and self._now() > self._looked_at + LOOK_S:
@@ -206,6 +206,9 @@ class Fetcher:
         self._looked_at = at
         if paused is not self.is_paused:
             self.is_paused = paused
+            if paused:
+                self._lane.turns.found(self.place, more=False)  # nobody waits for the turn of one that takes none
+                self._post.changed()
             self._event(logging.INFO, "stream is paused" if paused else "stream is resumed")
 
     async def _recover(self) -> None:

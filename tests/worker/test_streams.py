@@ -115,6 +115,26 @@ def test_what_a_stream_does_not_need_the_other_gets(make_streams, raw):
 
 
 @pytest.mark.covers("C85")
+def test_a_paused_stream_with_a_backlog_does_not_hold_up_the_other(make_streams):
+    a, b = make_streams("a", "b", lease=1)
+    add(a, 3_000)
+    add(b, 3_000)
+    runs = Runs()
+    worker = quick(a, runs.handler("a", 0.005), concurrency=4)
+    worker.add_stream(b, runs.handler("b", 0.005))
+    with working(worker):
+        until(lambda: {"a", "b"} <= set(runs.order))
+        b.pause()
+        time.sleep(1)
+        before = Counter(runs.order)
+        until(lambda: runs.order.count("a") > before["a"] + 100, timeout=5)
+        assert runs.order.count("b") == before["b"]
+        b.resume()
+        until(lambda: runs.order.count("b") > before["b"] + 20, timeout=5)
+        assert not is_idle(a)
+
+
+@pytest.mark.covers("C85")
 @pytest.mark.parametrize("fault", ["refused", "frozen"])
 @pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
 def test_a_stream_whose_server_is_down_does_not_stop_the_other(make_streams, new_server, proxy, raw, fault):
