@@ -88,6 +88,7 @@ class Fetcher:
     Attributes:
         held: The jobs of this stream that are this worker's, from their arrival to the end of their settlement.
         starting: Entry IDs whose start is being counted.
+        aside: Jobs whose start could not be counted, and what waited behind them, until the server answers again.
         is_paused: Whether the stream was paused when last looked at.
         is_reading: Whether a read is on its way.
         opened: Set once the stream was found fit, and its groups were made.
@@ -99,6 +100,7 @@ class Fetcher:
         self.place = place
         self.held: dict[str, Job[Any]] = {}
         self.starting: set[str] = set()
+        self.aside: list[Ticket] = []
         self.is_paused = False
         self.is_reading = False
         self.opened = asyncio.Event()
@@ -344,6 +346,7 @@ class Fetcher:
         else:
             self._post.changed()
             await self.give_back(older_than=self._now() - patience_s(self._spec))
+            await self._take_up()
             if reclaims:
                 await self._reclaim()
                 self._reclaim_is_due = False
@@ -371,6 +374,9 @@ class Fetcher:
         """
         while not self._post.stopping.is_set() and self._now() < deadline:
             self._poked.clear()
+            if self.aside:
+                await self._until(None, RECONNECT.delay_ms(max(self._failures["start"], 1), random.random()) / 1000)  # noqa: S311
+                return
             if self._reclaim_is_due and self._lane.wants():
                 return
             if self._more and not self.is_paused and self._lane.wants():
@@ -429,6 +435,7 @@ class Fetcher:
         targets = [Held(ticket.job.entry_id, ticket.job.deliveries + 1) for ticket in ours]
         asked_at = self._now()
         fences = await self._driver.run(lease.start(self._spec, self._post.consumer, targets))
+        self._failures["start"] = 0
         started = []
         for ticket, fence in zip(ours, fences, strict=True):
             self.starting.discard(ticket.job.entry_id)
@@ -439,9 +446,24 @@ class Fetcher:
                 self.drop(ticket.job.entry_id)
         return await self._still_ours(started, asked_at)
 
+    def set_aside(self) -> None:
+        """Let nothing wait in the lane whose start cannot be counted: it would hold up the other streams' jobs."""
+        self._failures["start"] = self._failures.get("start", 0) + 1
+        last = self._lane.take_last(self.place)
+        self.aside += [*self._lane.take_back(self.place), *([last] if last else [])]
+        self._poked.set()  # a tick tries the server
+
+    async def _take_up(self) -> None:
+        """The server answers: what was set aside may start."""
+        aside, self.aside = self.aside, []
+        if aside:
+            await self._release(self._keep(aside))
+
     async def give_back(self, *, older_than: float | None = None) -> None:
         """Release what is in hand and has not started, or only what waits since before `older_than`."""
-        await self._release(self._lane.take_back(self.place, older_than=older_than))
+        leaving = [ticket for ticket in self.aside if older_than is None or ticket.since < older_than]
+        self.aside = [ticket for ticket in self.aside if ticket not in leaving]
+        await self._release(leaving + self._lane.take_back(self.place, older_than=older_than))
 
     async def release_last(self) -> None:
         """Release the one that waits to run alone, for another process."""

@@ -170,6 +170,67 @@ def test_a_stream_whose_server_is_down_does_not_stop_the_other(make_streams, new
     assert Counter(runs.order) == {"a": 150, "b": 20}
 
 
+@pytest.mark.covers("C85")
+@pytest.mark.parametrize("fault", ["refused", "frozen"])
+@pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+def test_suspects_whose_server_is_down_do_not_stop_the_other_stream(make_streams, new_server, proxy, raw, fault):
+    """They wait for others of their kind to end; their starts cannot be counted meanwhile."""
+    [a] = make_streams("a", lease=2)
+    server = new_server() if fault == "refused" else None
+    [b] = make_streams("b", redis=server.url if server else proxy.url, lease=2)
+    add(b, 6)
+    for n in range(2):
+        assert len(b.read("dead", count=6) or b.reclaim(f"dead{n}", count=6).claimed) == 6
+        time.sleep(2.2)
+    runs = Runs()
+    worker = quick(a, runs.handler("a"), concurrency=4, drain=1)
+    worker.add_stream(b, runs.handler("b", 1))
+    with working(worker):
+        until(lambda: worker.health().waiting and worker.health().running)
+        if server:
+            server.kill()
+        else:
+            proxy.freeze()
+        time.sleep(1.5)  # those that run end, and the next ones' turn has come
+        add(a, 50)
+        until(lambda: is_idle(a), timeout=9)  # a connection that is silent is given up after 5 s
+        assert runs.order.count("a") == 50
+        if server:
+            server.start()
+        else:
+            proxy.thaw()
+            until(lambda: is_idle(b))
+
+
+@pytest.mark.covers("C85")
+@pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+def test_outcomes_whose_server_is_down_do_not_stop_the_others_last_chance(make_streams, new_server, raw):
+    """A job that is to run alone waits until outcomes are settled, or were tried."""
+    server = new_server()
+    [a] = make_streams("a", lease=2, max_deliveries=2)
+    [b] = make_streams("b", redis=server.url, lease=2)
+    gates = [threading.Event() for _ in range(3)]
+    runs = Runs()
+    run_a = runs.handler("a")
+
+    def run_b(payload):
+        gates[int(payload["name"][1:])].wait(20)
+
+    worker = quick(a, run_a, concurrency=4, drain=1)
+    worker.add_stream(b, run_b)
+    add(b, 3)
+    add(a, 1, "last")
+    assert a.read("dead")
+    with working(worker):
+        until(lambda: worker.health().running == 3)
+        server.kill()
+        for gate in gates:  # the first is refused; the others come while it waits
+            gate.set()
+            time.sleep(0.4)
+        until(lambda: is_idle(a), timeout=8)
+        assert runs.order == ["a"]
+
+
 @pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
 def test_a_worker_starts_when_one_of_its_servers_is_down(make_streams, new_server, raw):
     """It works on what it can reach, and says that it cannot reach the rest."""
