@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._flows import intake, opening
@@ -19,7 +19,8 @@ from streamq.errors import ConfigurationError, ConnectionLostError, ServerError,
 from streamq.messages import Job, Reason
 from streamq.worker import log, maintenance
 from streamq.worker.journal import NoteState
-from streamq.worker.lane import Lane, Standing, Ticket
+from streamq.worker.lane import Standing, Ticket
+from streamq.worker.post import Post
 
 LOOK_S = 1.4
 """How long it is believed that the stream is not paused: with a look that old, nothing starts 2 s after a pause."""
@@ -33,46 +34,6 @@ _MISSING: Reason = "entry_missing"
 def patience_s(spec: Spec[Any]) -> float:
     """How long what is in hand may wait for a slot, or for being alone, before it is given back to others."""
     return min(spec.options.lease_ms / 1000, 30.0)
-
-
-class Post(Protocol):
-    """What a fetcher needs of its worker."""
-
-    consumer: str
-    prefetch: int
-    is_solo: bool
-    last_patience_ms: int
-    stalled_at: float
-    """When the event loop last stood still for a good part of a lease."""
-    lane: Lane
-    stopping: asyncio.Event
-
-    def changed(self) -> None:
-        """Something may start, or be read, that could not before."""
-
-    def kept_back(self) -> int:
-        """Slots that are not to be filled by reads."""
-
-    def buried(self, stream: int, dead: Mapping[str, Reason]) -> None:
-        """Entries were dead-lettered before they became jobs of this worker."""
-
-    def reached(self, source: str) -> None:
-        """The server answered."""
-
-    def failed(self, source: str, error: StreamqError) -> None:
-        """The server could not be reached, or refused."""
-
-    def note(self, stream: int, entry_id: str, count: int, state: NoteState) -> None:
-        """Keep in the journal how far a job is."""
-
-    def forget(self, stream: int, entry_id: str) -> None:
-        """Take a job out of the journal."""
-
-    def reclaiming(self, stream: int, *, under_way: bool) -> None:
-        """A reclaim begins, or what it claimed is noted."""
-
-    def beat(self) -> bytes:
-        """Who this worker is, for `inspect`."""
 
 
 class Fetcher:
@@ -152,8 +113,11 @@ class Fetcher:
         while not self._post.stopping.is_set():
             try:
                 if self._lost_reply:
-                    await self._recover()
-                    self._reached("read")
+                    if self._is_old():
+                        await self._look()
+                    if not self.is_paused:  # else at its end
+                        await self._recover()
+                        self._reached("read")
                 await self._read()
             except StreamqError as error:
                 self._lost_reply = True
@@ -182,7 +146,7 @@ class Fetcher:
         self._lane.turns.found(self.place, more=len(taken.jobs) >= count and not self.is_paused)
         tickets = self._hold(taken.jobs, lambda _: Standing.NEW)
         self._post.buried(self.place, taken.dead)
-        if tickets and self._now() > self._looked_at + LOOK_S:
+        if tickets and self._is_old():
             await self._look()
         if self.is_paused:
             await self._release(tickets)
@@ -197,6 +161,10 @@ class Fetcher:
         except StreamqError:
             return  # the next request tells
         self._looked(paused, looked_at)
+
+    def _is_old(self) -> bool:
+        """Whether the last look for a pause says nothing any more."""
+        return self._now() > self._looked_at + LOOK_S
 
     async def _warn(self) -> None:
         try:
@@ -321,8 +289,7 @@ class Fetcher:
 
     def _interval(self) -> float:
         tick_s = maintenance.tick_ms(self._spec.options.lease_ms) / 1000
-        interval = tick_s * random.uniform(1.0, 1.25)  # noqa: S311  # fleets must not march in step
-        return min(interval, LOOK_S) if self._lane.waits(self.place) else interval
+        return tick_s * random.uniform(1.0, 1.25)  # noqa: S311  # fleets must not march in step
 
     async def _tick(self) -> None:
         looked_at = self._now()
@@ -370,7 +337,8 @@ class Fetcher:
     async def _reclaim_until(self, deadline: float) -> None:
         """Wait for the next tick. After a page that was cut short by full slots go on as slots come free.
 
-        A tick that found no slot for a reclaim is done again as soon as there is one.
+        A tick that found no slot for a reclaim is done again as soon as there is one. And while jobs wait here that a pause
+        must stop, or more are taken over, a tick looks for it in time.
         """
         while not self._post.stopping.is_set() and self._now() < deadline:
             self._poked.clear()
@@ -379,10 +347,14 @@ class Fetcher:
                 return
             if self._reclaim_is_due and self._lane.wants():
                 return
-            if self._more and not self.is_paused and self._lane.wants():
+            goes_on = self._more and not self.is_paused and self._lane.wants() > 0
+            if self._is_old() and (goes_on or self._lane.waits(self.place)):
+                return
+            if goes_on:
                 await self._reclaim()
             else:
-                await self._until(self._poked, deadline - self._now())
+                until = deadline if self._is_old() else min(deadline, self._looked_at + LOOK_S + 0.01)
+                await self._until(self._poked, until - self._now())
 
     async def _reclaim(self) -> None:
         count = self._lane.wants()
