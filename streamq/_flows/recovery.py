@@ -74,9 +74,10 @@ def give_back(spec: Spec[T], consumer: str, notes: Iterable[Note], *, reclaiming
     after = ""
     for _ in range(MOST // LISTED):
         rows = yield from consumers.pending(spec, consumer, after=after)
-        batch = [(row, _next_count(row, noted.get(row.entry_id), reclaiming=reclaiming)) for row in rows]
+        lease_ms = spec.options.lease_ms
+        batch = [(row, _next_count(row, noted.get(row.entry_id), lease_ms, reclaiming=reclaiming)) for row in rows]
         # What was given back before is due, with that count; its crash backoff must not begin anew.
-        batch = [(row, count) for row, count in batch if count != row.count or row.idle_ms < spec.options.lease_ms]
+        batch = [(row, count) for row, count in batch if count != row.count or row.idle_ms < lease_ms]
         found = yield from settle.give_back(spec, consumer, [(Held(r.entry_id, r.count), count) for r, count in batch])
         for (row, _), fence in zip(batch, found, strict=True):
             if fence is Fence.MINE:
@@ -90,11 +91,12 @@ def give_back(spec: Spec[T], consumer: str, notes: Iterable[Note], *, reclaiming
     return Returned(released, started, (yield from consumers.leave(spec, consumer)))
 
 
-def _next_count(row: Pending, note: Note | None, *, reclaiming: bool) -> int:
+def _next_count(row: Pending, note: Note | None, lease_ms: int, *, reclaiming: bool) -> int:
     """The count without this delivery, if it is charged on the server and its handler never began; else as it is."""
     match note:
         case None:
-            charged = row.count == 1 and not reclaiming
+            # What is due was given back by the process itself, with the count that it should have.
+            charged = row.count == 1 and row.idle_ms < lease_ms and not reclaiming
         case Note(count=count, state=NoteState.READ | NoteState.STARTING):
             charged = row.count == count  # else its start was not counted, or it was given back already
         case _:

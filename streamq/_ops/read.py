@@ -63,6 +63,7 @@ def _xreadgroup(spec: Spec[T], consumer: str, count: int, block_ms: int) -> Comm
 def unseen(spec: Spec[T], consumer: str, held: frozenset[str]) -> Plan[list[Delivery]]:
     """Entries that are this consumer's on the server but not in `held`: their reply was lost on the way.
 
+    Not those whose deliveries are spent: they were claimed to be dead-lettered, which the next reclaim does.
     Two requests. A read of the history would find them too, but charges each a delivery.
     """
     stream = spec.keys.stream
@@ -73,7 +74,8 @@ def unseen(spec: Spec[T], consumer: str, held: frozenset[str]) -> Plan[list[Deli
             _pending_rows,
         )
     )
-    lost = [(entry_id, count) for entry_id, count in rows if entry_id not in held][:RECOVERED]
+    spent_at = max(spec.options.max_deliveries, 2)  # a read alone counts one
+    lost = [(entry_id, count) for entry_id, count in rows if entry_id not in held and count < spent_at][:RECOVERED]
     if not lost:
         return []
     bodies = yield from ask_each(

@@ -151,6 +151,7 @@ class Worker(Generic[T]):
         self._lock = threading.Lock()
         self._begun = False
         self._stop_asked = False
+        self._signals = 0
         self._state: Any = "new"
         self._runner: Runner | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -359,7 +360,8 @@ class Worker(Generic[T]):
                 signal.signal(number, handler)
 
     def _on_signal(self, task: asyncio.Task[Any]) -> None:
-        if self._stop_asked:
+        self._signals += 1
+        if self._signals > 1:
             _log.warning("second signal: stopping at once; what runs comes back by its lease")
             task.cancel()
         else:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._flows import intake, opening
@@ -19,7 +19,8 @@ from streamq.errors import ConfigurationError, ConnectionLostError, ServerError,
 from streamq.messages import Job, Reason
 from streamq.worker import log, maintenance
 from streamq.worker.journal import NoteState
-from streamq.worker.lane import Lane, Standing, Ticket
+from streamq.worker.lane import Standing, Ticket
+from streamq.worker.post import Post
 
 LOOK_S = 1.4
 """How long it is believed that the stream is not paused: with a look that old, nothing starts 2 s after a pause."""
@@ -35,46 +36,6 @@ def patience_s(spec: Spec[Any]) -> float:
     return min(spec.options.lease_ms / 1000, 30.0)
 
 
-class Post(Protocol):
-    """What a fetcher needs of its worker."""
-
-    consumer: str
-    prefetch: int
-    is_solo: bool
-    last_patience_ms: int
-    stalled_at: float
-    """When the event loop last stood still for a good part of a lease."""
-    lane: Lane
-    stopping: asyncio.Event
-
-    def changed(self) -> None:
-        """Something may start, or be read, that could not before."""
-
-    def kept_back(self) -> int:
-        """Slots that are not to be filled by reads."""
-
-    def buried(self, stream: int, dead: Mapping[str, Reason]) -> None:
-        """Entries were dead-lettered before they became jobs of this worker."""
-
-    def reached(self, source: str) -> None:
-        """The server answered."""
-
-    def failed(self, source: str, error: StreamqError) -> None:
-        """The server could not be reached, or refused."""
-
-    def note(self, stream: int, entry_id: str, count: int, state: NoteState) -> None:
-        """Keep in the journal how far a job is."""
-
-    def forget(self, stream: int, entry_id: str) -> None:
-        """Take a job out of the journal."""
-
-    def reclaiming(self, stream: int, *, under_way: bool) -> None:
-        """A reclaim begins, or what it claimed is noted."""
-
-    def beat(self) -> bytes:
-        """Who this worker is, for `inspect`."""
-
-
 class Fetcher:
     """Fills the lane with jobs of one stream.
 
@@ -88,6 +49,7 @@ class Fetcher:
     Attributes:
         held: The jobs of this stream that are this worker's, from their arrival to the end of their settlement.
         starting: Entry IDs whose start is being counted.
+        aside: Jobs whose start could not be counted, and what waited behind them, until the server answers again.
         is_paused: Whether the stream was paused when last looked at.
         is_reading: Whether a read is on its way.
         opened: Set once the stream was found fit, and its groups were made.
@@ -99,6 +61,7 @@ class Fetcher:
         self.place = place
         self.held: dict[str, Job[Any]] = {}
         self.starting: set[str] = set()
+        self.aside: list[Ticket] = []
         self.is_paused = False
         self.is_reading = False
         self.opened = asyncio.Event()
@@ -150,8 +113,11 @@ class Fetcher:
         while not self._post.stopping.is_set():
             try:
                 if self._lost_reply:
-                    await self._recover()
-                    self._reached("read")
+                    if self._is_old():
+                        await self._look()
+                    if not self.is_paused:  # else at its end
+                        await self._recover()
+                        self._reached("read")
                 await self._read()
             except StreamqError as error:
                 self._lost_reply = True
@@ -177,10 +143,10 @@ class Fetcher:
         finally:
             self.is_reading = False
         self._reached("read")
-        self._lane.turns.found(self.place, more=len(taken.jobs) >= count)
+        self._lane.turns.found(self.place, more=len(taken.jobs) >= count and not self.is_paused)
         tickets = self._hold(taken.jobs, lambda _: Standing.NEW)
         self._post.buried(self.place, taken.dead)
-        if tickets and self._now() > self._looked_at + LOOK_S:
+        if tickets and self._is_old():
             await self._look()
         if self.is_paused:
             await self._release(tickets)
@@ -196,6 +162,10 @@ class Fetcher:
             return  # the next request tells
         self._looked(paused, looked_at)
 
+    def _is_old(self) -> bool:
+        """Whether the last look for a pause says nothing any more."""
+        return self._now() > self._looked_at + LOOK_S
+
     async def _warn(self) -> None:
         try:
             await self._driver.run(opening.warn_of_eviction(self._spec))
@@ -206,6 +176,9 @@ class Fetcher:
         self._looked_at = at
         if paused is not self.is_paused:
             self.is_paused = paused
+            if paused:
+                self._lane.turns.found(self.place, more=False)  # nobody waits for the turn of one that takes none
+                self._post.changed()
             self._event(logging.INFO, "stream is paused" if paused else "stream is resumed")
 
     async def _recover(self) -> None:
@@ -316,8 +289,7 @@ class Fetcher:
 
     def _interval(self) -> float:
         tick_s = maintenance.tick_ms(self._spec.options.lease_ms) / 1000
-        interval = tick_s * random.uniform(1.0, 1.25)  # noqa: S311  # fleets must not march in step
-        return min(interval, LOOK_S) if self._lane.waits(self.place) else interval
+        return tick_s * random.uniform(1.0, 1.25)  # noqa: S311  # fleets must not march in step
 
     async def _tick(self) -> None:
         looked_at = self._now()
@@ -341,6 +313,7 @@ class Fetcher:
         else:
             self._post.changed()
             await self.give_back(older_than=self._now() - patience_s(self._spec))
+            await self._take_up()
             if reclaims:
                 await self._reclaim()
                 self._reclaim_is_due = False
@@ -364,16 +337,24 @@ class Fetcher:
     async def _reclaim_until(self, deadline: float) -> None:
         """Wait for the next tick. After a page that was cut short by full slots go on as slots come free.
 
-        A tick that found no slot for a reclaim is done again as soon as there is one.
+        A tick that found no slot for a reclaim is done again as soon as there is one. And while jobs wait here that a pause
+        must stop, or more are taken over, a tick looks for it in time.
         """
         while not self._post.stopping.is_set() and self._now() < deadline:
             self._poked.clear()
+            if self.aside:
+                await self._until(None, RECONNECT.delay_ms(max(self._failures["start"], 1), random.random()) / 1000)  # noqa: S311
+                return
             if self._reclaim_is_due and self._lane.wants():
                 return
-            if self._more and not self.is_paused and self._lane.wants():
+            goes_on = self._more and not self.is_paused and self._lane.wants() > 0
+            if self._is_old() and (goes_on or self._lane.waits(self.place)):
+                return
+            if goes_on:
                 await self._reclaim()
             else:
-                await self._until(self._poked, deadline - self._now())
+                until = deadline if self._is_old() else min(deadline, self._looked_at + LOOK_S + 0.01)
+                await self._until(self._poked, until - self._now())
 
     async def _reclaim(self) -> None:
         count = self._lane.wants()
@@ -426,6 +407,7 @@ class Fetcher:
         targets = [Held(ticket.job.entry_id, ticket.job.deliveries + 1) for ticket in ours]
         asked_at = self._now()
         fences = await self._driver.run(lease.start(self._spec, self._post.consumer, targets))
+        self._failures["start"] = 0
         started = []
         for ticket, fence in zip(ours, fences, strict=True):
             self.starting.discard(ticket.job.entry_id)
@@ -436,9 +418,24 @@ class Fetcher:
                 self.drop(ticket.job.entry_id)
         return await self._still_ours(started, asked_at)
 
+    def set_aside(self) -> None:
+        """Let nothing wait in the lane whose start cannot be counted: it would hold up the other streams' jobs."""
+        self._failures["start"] = self._failures.get("start", 0) + 1
+        last = self._lane.take_last(self.place)
+        self.aside += [*self._lane.take_back(self.place), *([last] if last else [])]
+        self._poked.set()  # a tick tries the server
+
+    async def _take_up(self) -> None:
+        """The server answers: what was set aside may start."""
+        aside, self.aside = self.aside, []
+        if aside:
+            await self._release(self._keep(aside))
+
     async def give_back(self, *, older_than: float | None = None) -> None:
         """Release what is in hand and has not started, or only what waits since before `older_than`."""
-        await self._release(self._lane.take_back(self.place, older_than=older_than))
+        leaving = [ticket for ticket in self.aside if older_than is None or ticket.since < older_than]
+        self.aside = [ticket for ticket in self.aside if ticket not in leaving]
+        await self._release(leaving + self._lane.take_back(self.place, older_than=older_than))
 
     async def release_last(self) -> None:
         """Release the one that waits to run alone, for another process."""

@@ -179,6 +179,13 @@ class Lane:
                 queue.extend(staying)
         return found
 
+    def take_last(self, stream: int) -> Ticket | None:
+        """Take out the one that waits to run alone, if it is of `stream`."""
+        if self.last is None or self.last.stream != stream:
+            return None
+        ticket, self.last = self.last, None
+        return ticket
+
     # What may start
 
     def start(self, now: float) -> Iterator[Call]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +12,6 @@ from typing import Any
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._scripts import Fence, Held
 from streamq._spec import Spec
-from streamq.backoff import RECONNECT
 from streamq.connection import Settings
 from streamq.errors import StreamqError
 from streamq.messages import Job, Reason
@@ -107,7 +105,6 @@ class Runner:
         self.stopping = asyncio.Event()
         self.stuck = 0
         self.stalled_at = float("-inf")
-        self._uncounted = 0
         self._alive_at = self._loop.time()
         self._drain_s = drain_s
         self._hooks = hooks
@@ -221,16 +218,20 @@ class Runner:
         uncounted = [ticket for call in calls for ticket in _to_count(call)]
         try:
             started = set(await feed.fetcher.count_starts(uncounted))
-            self._uncounted = 0
         except StreamqError as error:
-            self._uncounted += 1
             log.event(_log, logging.WARNING, "starts are not counted yet", stream=feed.name, error=error)
-            await asyncio.sleep(RECONNECT.delay_ms(self._uncounted, random.random()) / 1000)  # noqa: S311  # jitter
             for call in calls:
                 self._set_task(call, None)
                 self.lane.put_back(call)
+            feed.fetcher.set_aside()
             self.changed()
             return
+        except BaseException:  # cancelled: a call that counts as running for ever would close the lane
+            for call in calls:
+                self._set_task(call, None)
+                self.lane.ended(call, passed=False)
+            self.changed()
+            raise
         for call in calls:
             self._set_task(call, None)
             if self._keep_only(call, [t for t in call.tickets if t.standing is Standing.NEW or t in started]):
@@ -346,7 +347,8 @@ class Runner:
         """Slots that are not to be filled by reads: one for a reclaim that is due, and all while outcomes pile up."""
         held = sum(len(feed.fetcher.held) for feed in self.feeds)
         running = sum(len(feed.running) for feed in self.feeds)
-        unsettled = held - self.lane.waiting - running
+        aside = sum(len(feed.fetcher.aside) for feed in self.feeds)
+        unsettled = held - self.lane.waiting - running - aside
         return max(unsettled - self._most_jobs, 0) + any(feed.fetcher.is_due for feed in self.feeds)
 
     def buried(self, stream: int, dead: Mapping[str, Reason]) -> None:
@@ -419,7 +421,7 @@ class Runner:
         task = feed.running.get(entry_id)
         jobs = [feed.fetcher.held.get(i) for i, other in feed.running.items() if other is task]
         if task is not None and feed.source.dispatcher.is_async and all(job is None or job.lease_lost for job in jobs):
-            task.cancel()
+            self._loop.call_soon(task.cancel)  # not before its first step, which would leave it to no `finally`
 
     # The end
 

@@ -120,8 +120,11 @@ class Settler(Generic[T]):
             if self._new and not (self._unreachable and now < self._again_at):
                 batch, self._new = self._new[:MAX_BATCH], self._new[MAX_BATCH:]
                 return batch
+            if self._new:  # as good as refused
+                self._refused, self._new = self._refused + self._new, []
+                self._tried.set()
             self._wake.clear()
-            pause = max(self._again_at - now, 0.001) if self._refused or self._new else None
+            pause = max(self._again_at - now, 0.001) if self._refused else None
             try:
                 await asyncio.wait_for(self._wake.wait(), pause)
             except TimeoutError:
@@ -137,9 +140,11 @@ class Settler(Generic[T]):
         acks = [o for o in batch if o.end is End.DONE and not o.job.has_effects]
         commits = [o for o in batch if o.end is End.DONE and o.job.has_effects]
         left = await self._acknowledge(acks) if acks else []
-        left += await self._commit(commits) if commits else []
+        if commits:
+            left += commits if self._unreachable else await self._commit(commits)
         for outcome in batch:
-            if outcome.end is not End.DONE and not await self._one(outcome):
+            # A server that is away is asked once, not once an outcome: each may take as long as a connection's timeout.
+            if outcome.end is not End.DONE and (self._unreachable or not await self._one(outcome)):
                 left.append(outcome)
         return left
 

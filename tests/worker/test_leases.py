@@ -12,6 +12,8 @@ import pytest
 from worker.fleet import Events, effects, handler_of, is_idle, load, quick, until, working
 
 from streamq._scripts import source
+from streamq.worker.fetch import Fetcher
+from streamq.worker.runner import Runner
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
 
@@ -270,3 +272,45 @@ def test_a_lease_lost_while_the_outcome_waits_drops_that_outcome_only(make_strea
     assert [job.id for job in jobs] == ["taken", "later", "taken"]
     if with_effects:
         assert effects(raw, s) == {"taken": 1, "later": 1}
+
+
+@pytest.mark.parametrize("moment", ["its start is counted", "it has just begun"])
+def test_a_lease_found_lost_while_a_job_starts_takes_no_slot(make_stream, raw, monkeypatch, moment):
+    """The heartbeat's thread may find it so at any moment."""
+    s = make_stream(lease=0.5)
+    s.add({"name": "lost"})
+    assert s.read("dead")
+    time.sleep(0.6)
+    lost = []
+
+    def lose(runner, place, jobs):
+        for job in jobs:
+            lost.append(job.entry_id)
+            job.lease_lost = True
+            runner._cancel(runner.feeds[place], job.entry_id)
+
+    count, begin = Fetcher.count_starts, Runner._begin
+
+    async def count_starts(fetcher, tickets):
+        if not lost:
+            lose(fetcher._post, fetcher.place, [ticket.job for ticket in tickets])
+            await asyncio.sleep(0.1)
+        return await count(fetcher, tickets)
+
+    def _begin(runner, call):
+        begin(runner, call)
+        if not lost:
+            lose(runner, call.stream, [ticket.job for ticket in call.tickets])
+
+    if moment == "it has just begun":
+        monkeypatch.setattr(Runner, "_begin", _begin)
+    else:
+        monkeypatch.setattr(Fetcher, "count_starts", count_starts)
+
+    async def handle(payload, job):
+        job.effects.hincrby("effects", payload["name"])
+
+    with working(quick(s, handle, concurrency=1, drain=1)):
+        until(lambda: lost)
+        s.add({"name": "next"})
+        until(lambda: effects(raw, s).get("next"), timeout=5)

@@ -42,6 +42,12 @@ def by_name(payload, job):
     job.effects.hincrby("effects", payload["name"])
 
 
+def owner(raw, stream):
+    """Whose the only pending entry is."""
+    [row] = raw.xpending_range(stream._spec.keys.stream, "workers", "-", "+", 1)
+    return row["consumer"].decode()
+
+
 def names(letters):
     """Name and reason of each dead letter."""
     return sorted((letter.payload.decode().split('"name":"')[1].split('"')[0], letter.reason) for letter in letters)
@@ -443,6 +449,28 @@ def test_memory_is_full_while_jobs_end(own, with_effects):
         assert effects(raw, s) == dict.fromkeys([*good, *fails], 1)
     assert names(s.dead_letters.list()) == [("poison0", "attempts"), ("poison1", "attempts")]
     assert starts == dict.fromkeys(good, 1) | dict.fromkeys([*fails, "poison0", "poison1"], 2)
+
+
+@pytest.mark.covers("C42")
+def test_a_spent_job_that_cannot_be_dead_lettered_is_not_started_again(own):
+    """It is this worker's while memory is full, and a lost read must not take it for one that was read."""
+    _, s, raw = own(lease=0.5, max_deliveries=2)
+    s.add({"name": "killer"})
+    assert s.read("first")
+    time.sleep(0.6)
+    assert s.reclaim("second").claimed
+    starts = []
+    raw.config_set("maxmemory-policy", "noeviction")
+    raw.config_set("maxmemory", 1)
+    with working(quick(s, lambda payload: starts.append(payload["name"]))):
+        until(lambda: owner(raw, s) not in ("first", "second"))
+        for _ in range(5):
+            raw.client_kill_filter(_type="normal", skipme=True)
+            time.sleep(0.3)
+        raw.config_set("maxmemory", 0)
+        until(lambda: is_idle(s))
+    assert starts == []
+    assert names(s.dead_letters.list()) == [("killer", "deliveries")]
 
 
 # --- nothing goes on ----------------------------------------------------------------------

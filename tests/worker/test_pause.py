@@ -41,6 +41,53 @@ def test_nothing_starts_two_seconds_after_a_pause(make_stream, handler, raw):
     assert effects(raw, s) == {str(k): 1 for k in range(n)}
 
 
+@pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)  # takes long, and does not depend on the server
+def test_what_was_read_ahead_since_the_last_look_does_not_start_in_a_pause(make_stream, raw, monkeypatch):
+    monkeypatch.setattr("streamq.worker.fetch.random.uniform", max)  # the longest time between two ticks
+    s = make_stream()
+    starts = []
+
+    def handle(payload):
+        starts.append(time.monotonic())
+        time.sleep(0.05)
+
+    worker = quick(s, handle, concurrency=1, prefetch=60)
+    with working(worker):
+        beat = until(lambda: raw.hget(s._spec.keys.workers, worker.consumer))
+        until(lambda: raw.hget(s._spec.keys.workers, worker.consumer) != beat)  # it has looked just now
+        s.add_many({} for _ in range(60))
+        until(lambda: starts)
+        s.pause()
+        paused = time.monotonic()
+        time.sleep(3)
+        assert max(starts) - paused < 2.0
+        assert len(starts) < 60
+        s.resume()
+        until(lambda: is_idle(s))
+    assert len(starts) == 60
+
+
+def test_a_lost_read_is_not_taken_up_in_a_pause(make_stream, proxy, raw):
+    behind, direct = make_stream(redis=proxy.url), make_stream()
+    starts = []
+
+    def is_read(command):
+        return command[0] == b"XREADGROUP"
+
+    trap = proxy.cut_after(is_read)
+    with working(quick(behind, lambda payload: starts.append(payload["n"]), block=4)):
+        until(lambda: proxy.count(is_read) > 0)
+        direct.pause()
+        time.sleep(2)  # nothing starts from now on, though the read is still on its way
+        direct.add({"n": 1})
+        trap.wait()
+        time.sleep(1.5)
+        assert starts == []
+        direct.resume()
+        until(lambda: starts == [1])
+        until(lambda: is_idle(direct))
+
+
 def test_what_runs_ends_and_is_settled_in_a_pause(make_stream, handler, raw):
     s = make_stream(lease=0.5)
     begun = threading.Event()

@@ -94,6 +94,14 @@ def test_without_a_note_nothing_is_taken_back_where_a_reclaim_was_under_way(hold
     assert rows() == {one: ("dead", 1, True), two: ("dead", 2, True)}
 
 
+def test_what_it_had_given_back_itself_keeps_its_count(stream, hold, back, rows, raw):
+    """Else a suspect that its process gave back before it died would have one start more."""
+    [one] = hold(1)
+    raw.xclaim(stream._spec.keys.stream, "workers", "dead", 0, [one], idle=LEASE_MS, retrycount=1, justid=True)
+    assert back() == Returned(0, 0, left=False)
+    assert rows() == {one: ("dead", 1, True)}
+
+
 def test_more_than_a_page_and_then_the_consumer_goes(stream, raw, hold, back, rows):
     held = hold(*([1] * (2 * LISTED + 1)))
     notes = {entry_id: (STARTED if n % 2 else READ, 1) for n, entry_id in enumerate(held)}

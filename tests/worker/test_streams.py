@@ -115,6 +115,26 @@ def test_what_a_stream_does_not_need_the_other_gets(make_streams, raw):
 
 
 @pytest.mark.covers("C85")
+def test_a_paused_stream_with_a_backlog_does_not_hold_up_the_other(make_streams):
+    a, b = make_streams("a", "b", lease=1)
+    add(a, 3_000)
+    add(b, 3_000)
+    runs = Runs()
+    worker = quick(a, runs.handler("a", 0.005), concurrency=4)
+    worker.add_stream(b, runs.handler("b", 0.005))
+    with working(worker):
+        until(lambda: {"a", "b"} <= set(runs.order))
+        b.pause()
+        time.sleep(1)
+        before = Counter(runs.order)
+        until(lambda: runs.order.count("a") > before["a"] + 100, timeout=5)
+        assert runs.order.count("b") == before["b"]
+        b.resume()
+        until(lambda: runs.order.count("b") > before["b"] + 20, timeout=5)
+        assert not is_idle(a)
+
+
+@pytest.mark.covers("C85")
 @pytest.mark.parametrize("fault", ["refused", "frozen"])
 @pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
 def test_a_stream_whose_server_is_down_does_not_stop_the_other(make_streams, new_server, proxy, raw, fault):
@@ -148,6 +168,67 @@ def test_a_stream_whose_server_is_down_does_not_stop_the_other(make_streams, new
         add(b, 10, "after")
         until(lambda: is_idle(b), timeout=12)
     assert Counter(runs.order) == {"a": 150, "b": 20}
+
+
+@pytest.mark.covers("C85")
+@pytest.mark.parametrize("fault", ["refused", "frozen"])
+@pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+def test_suspects_whose_server_is_down_do_not_stop_the_other_stream(make_streams, new_server, proxy, raw, fault):
+    """They wait for others of their kind to end; their starts cannot be counted meanwhile."""
+    [a] = make_streams("a", lease=2)
+    server = new_server() if fault == "refused" else None
+    [b] = make_streams("b", redis=server.url if server else proxy.url, lease=2)
+    add(b, 6)
+    for n in range(2):
+        assert len(b.read("dead", count=6) or b.reclaim(f"dead{n}", count=6).claimed) == 6
+        time.sleep(2.2)
+    runs = Runs()
+    worker = quick(a, runs.handler("a"), concurrency=4, drain=1)
+    worker.add_stream(b, runs.handler("b", 1))
+    with working(worker):
+        until(lambda: worker.health().waiting and worker.health().running)
+        if server:
+            server.kill()
+        else:
+            proxy.freeze()
+        time.sleep(1.5)  # those that run end, and the next ones' turn has come
+        add(a, 50)
+        until(lambda: is_idle(a), timeout=9)  # a connection that is silent is given up after 5 s
+        assert runs.order.count("a") == 50
+        if server:
+            server.start()
+        else:
+            proxy.thaw()
+            until(lambda: is_idle(b))
+
+
+@pytest.mark.covers("C85")
+@pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+def test_outcomes_whose_server_is_down_do_not_stop_the_others_last_chance(make_streams, new_server, raw):
+    """A job that is to run alone waits until outcomes are settled, or were tried."""
+    server = new_server()
+    [a] = make_streams("a", lease=2, max_deliveries=2)
+    [b] = make_streams("b", redis=server.url, lease=2)
+    gates = [threading.Event() for _ in range(3)]
+    runs = Runs()
+    run_a = runs.handler("a")
+
+    def run_b(payload):
+        gates[int(payload["name"][1:])].wait(20)
+
+    worker = quick(a, run_a, concurrency=4, drain=1)
+    worker.add_stream(b, run_b)
+    add(b, 3)
+    add(a, 1, "last")
+    assert a.read("dead")
+    with working(worker):
+        until(lambda: worker.health().running == 3)
+        server.kill()
+        for gate in gates:  # the first is refused; the others come while it waits
+            gate.set()
+            time.sleep(0.4)
+        until(lambda: is_idle(a), timeout=8)
+        assert runs.order == ["a"]
 
 
 @pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -363,6 +365,29 @@ def test_stop_before_the_start_and_after_the_end(make_stream, handler, raw):
     worker.stop()
     with pytest.raises(ConfigurationError, match="has run already"):
         worker.run()
+
+
+def test_a_first_signal_after_a_stop_cuts_nothing_off(make_stream, handler, raw):
+    """An application that stops its worker as it shuts down gets SIGTERM at about the same time."""
+    s = make_stream()
+    s.add({"n": 1})
+
+    def body(payload, job):
+        job.effects.hincrby("effects", "n")
+
+    worker = quick(s, handler(body, seconds=2.0))
+
+    def end():
+        until(lambda: worker.health().running)
+        worker.stop()
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    worker.run()
+    ending.join()
+    assert effects(raw, s) == {"n": 1}
 
 
 def test_stop_gives_an_async_handler_its_time_and_then_releases_its_job(make_stream, raw):

@@ -1,0 +1,52 @@
+"""What the fetchers of a worker share: where their jobs go, and whom they tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from streamq.errors import StreamqError
+from streamq.messages import Reason
+from streamq.worker.journal import NoteState
+from streamq.worker.lane import Lane
+
+
+class Post(Protocol):
+    """What a fetcher needs of its worker."""
+
+    consumer: str
+    prefetch: int
+    is_solo: bool
+    last_patience_ms: int
+    stalled_at: float
+    """When the event loop last stood still for a good part of a lease."""
+    lane: Lane
+    stopping: asyncio.Event
+
+    def changed(self) -> None:
+        """Something may start, or be read, that could not before."""
+
+    def kept_back(self) -> int:
+        """Slots that are not to be filled by reads."""
+
+    def buried(self, stream: int, dead: Mapping[str, Reason]) -> None:
+        """Entries were dead-lettered before they became jobs of this worker."""
+
+    def reached(self, source: str) -> None:
+        """The server answered."""
+
+    def failed(self, source: str, error: StreamqError) -> None:
+        """The server could not be reached, or refused."""
+
+    def note(self, stream: int, entry_id: str, count: int, state: NoteState) -> None:
+        """Keep in the journal how far a job is."""
+
+    def forget(self, stream: int, entry_id: str) -> None:
+        """Take a job out of the journal."""
+
+    def reclaiming(self, stream: int, *, under_way: bool) -> None:
+        """A reclaim begins, or what it claimed is noted."""
+
+    def beat(self) -> bytes:
+        """Who this worker is, for `inspect`."""
