@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+import redis
 from worker import fleet
 
 from streamq import Stream
@@ -35,6 +36,26 @@ def make_fleet(redis_url, ns, tmp_path):
         return fleet.Fleet(url, ns, tmp_path, **settings)
 
     return make
+
+
+@pytest.fixture
+def own(new_server):
+    """Start a server of this test's own; gives it, a stream on it (as `user`, who may do all at first) and a client to look."""
+    opened = []
+
+    def start(*, appendonly=False, args=(), user=None, **options):
+        server = new_server(appendonly=appendonly, args=args)
+        url = server.url if user is None else server.url.replace("://", f"://{user}:pw@")
+        raw = redis.Redis.from_url(server.url, single_connection_client=True, protocol=2)
+        if user is not None:
+            raw.execute_command("ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all")
+        stream = Stream("jobs", redis=url, options=fleet.options_of(options))
+        opened.extend([stream, raw])
+        return server, stream, raw
+
+    yield start
+    for one in opened:
+        one.close()
 
 
 @pytest.fixture(params=["def", "async def"])

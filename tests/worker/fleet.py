@@ -20,10 +20,13 @@ import logging
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -347,6 +350,25 @@ def is_idle(stream: Any) -> bool:
     """Whether nothing is ready or pending. Before its first reader has made the group, nobody can tell."""
     now = stream.inspect()
     return bool(now.groups) and now.ready == now.pending == 0
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def told_by_http(port: int) -> tuple[int, dict[str, Any]]:
+    """Status and body of a worker's health; 0 while nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+    except OSError:
+        return 0, {}
 
 
 def until(condition: Callable[[], Any], *, timeout: float = 20.0) -> Any:

@@ -9,9 +9,9 @@ from collections import Counter
 
 import pytest
 import redis
-from worker.fleet import effects, is_idle, load, options_of, quick, until, working
+from worker.fleet import effects, is_idle, load, quick, until, working
 
-from streamq import ConfigurationError, Stream, StreamqError
+from streamq import ConfigurationError, StreamqError
 from streamq._scripts import source
 from streamq.worker import maintenance
 
@@ -19,23 +19,6 @@ ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
 TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-6.2", "valkey-9"], indirect=True)
 
 DEF_ONLY = pytest.mark.parametrize("kind", ["def"], indirect=True)
-
-
-@pytest.fixture
-def own(new_server):
-    """Start a server of this test's own; gives it, a stream on it and a client to look with."""
-    opened = []
-
-    def start(*, appendonly=False, args=(), **options):
-        server = new_server(appendonly=appendonly, args=args)
-        stream = Stream("jobs", redis=server.url, options=options_of(options))
-        raw = redis.Redis.from_url(server.url, single_connection_client=True, protocol=2)
-        opened.extend([stream, raw])
-        return server, stream, raw
-
-    yield start
-    for one in opened:
-        one.close()
 
 
 def by_name(payload, job):

@@ -204,7 +204,7 @@ def test_no_more_is_held_than_runs_and_may_wait(make_stream, handler, raw):
             waiting.append(health.waiting)
             assert health.running <= 3
             time.sleep(0.002)
-    assert max(waiting) <= 4
+    assert max(waiting) <= 4 + 3  # with those that are about to start
     assert max(held) > 3  # some did wait
     assert max(held) <= 3 + 4 + 3  # what runs, what waits, what has ended and is being settled
 

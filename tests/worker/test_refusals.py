@@ -8,9 +8,8 @@ import time
 from collections import Counter
 
 import pytest
-import redis
 from worker import fleet
-from worker.fleet import effects, is_idle, options_of, quick, until, working
+from worker.fleet import effects, is_idle, quick, until, working
 
 from streamq import ConfigurationError, Stream
 from streamq._drivers.asynchronous import AsyncDriver
@@ -19,26 +18,6 @@ from streamq.worker import maintenance, roles
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
 TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-7.0", "valkey-9"], indirect=True)
-
-
-@pytest.fixture
-def own(new_server):
-    """Start a server of this test's own; gives it, a stream on it and a client to look with."""
-    opened = []
-
-    def start(*, args=(), user=None, **options):
-        server = new_server(args=args)
-        url = server.url if user is None else server.url.replace("://", f"://{user}:pw@")
-        raw = redis.Redis.from_url(server.url, single_connection_client=True, protocol=2)
-        if user is not None:
-            raw.execute_command("ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all")
-        stream = Stream("jobs", redis=url, options=options_of(options))
-        opened.extend([stream, raw])
-        return server, stream, raw
-
-    yield start
-    for one in opened:
-        one.close()
 
 
 def by_name(payload, job):

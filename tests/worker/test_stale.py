@@ -55,7 +55,7 @@ def test_a_stale_worker_changes_nothing(make_stream, make_fleet, kind, raw, stat
         until(lambda: sorted(event.name for event in f.events.all("lost")) == sorted(ENDS))
         assert {event.pid for event in f.events.all("lost")} == {stale.pid}
         log = f.log.read_text()
-        assert all(f"job {name} (entry" in log for name in ENDS)
+        assert all(f"job_id={name} " in log for name in ENDS)
         if state == "finished":
             assert look.state(raw, s) == before
         until(lambda: s.inspect().groups["workers"].done == len(ENDS))

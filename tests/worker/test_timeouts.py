@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections import defaultdict
 from itertools import pairwise
 
 import pytest
-from worker.fleet import is_idle, quick, until, working
+from worker.fleet import free_port, is_idle, quick, told_by_http, until, working
 
 TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-7.0", "valkey-9"], indirect=True)
 
@@ -116,17 +112,17 @@ def test_a_blocked_event_loop_is_told_by_http_while_it_is_blocked(make_stream, m
     async def block(payload):
         go.wait(20)  # the fault to be tried
 
-    port = _free_port()
+    port = free_port()
     with working(worker := quick(s, block, health=port)):
-        until(lambda: _get(port)[1].get("state") == "running")
+        until(lambda: told_by_http(port)[1].get("state") == "running")
         s.add({"name": "J"})
-        until(lambda: _get(port)[0] == 503, timeout=5)
-        status, body = _get(port)
+        until(lambda: told_by_http(port)[0] == 503, timeout=5)
+        status, body = told_by_http(port)
         assert status == 503
         assert not body["healthy"]
         assert "the event loop has been blocked for" in body["problems"][0]
         go.set()
-        until(lambda: _get(port)[0] == 200)
+        until(lambda: told_by_http(port)[0] == 200)
         until(lambda: is_idle(s))
     assert worker.health().state == "stopped"
 
@@ -150,20 +146,3 @@ def test_a_long_end_is_no_blocked_event_loop(make_stream, monkeypatch):
         assert worker.health().problems == []
         go.set()
     assert s.inspect().groups["workers"].done == 1
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _get(port):
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
-    except OSError:
-        return 0, {}

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 
 import pytest
-from worker.fleet import effects, is_idle, options_of, quick, until, working
+from worker.fleet import effects, free_port, is_idle, options_of, quick, told_by_http, until, working
 
 from streamq import AsyncStream, ConfigurationError, Hooks, Reject, Release, Stream, Worker
 from streamq._scripts import source
@@ -99,12 +95,17 @@ def test_hooks_are_told_what_has_happened(make_stream, handler, raw):
     with working(quick(s, handler(body), hooks=[Raising(), told])):
         until(lambda: is_idle(s) and len(runs) == 8)
     assert told.of("good") == [("started", 1), ("succeeded",)]
+    # A retry may start before its hook is called: it is read as soon as it is there.
     error = "ValueError: fails as told"
-    assert told.of("fails") == [
-        ("started", 1), ("retried", error), ("started", 2), ("dead_lettered", "attempts", error),
-    ]  # fmt: skip
+    assert told.of("fails")[-1] == ("dead_lettered", "attempts", error)
+    assert sorted(told.of("fails")[:-1], key=str) == [("retried", error), ("started", 1), ("started", 2)]
     error = "ValueError: fails once as told"
-    assert told.of("fails once") == [("started", 1), ("retried", error), ("started", 2), ("succeeded",)]
+    assert sorted(told.of("fails once"), key=str) == [
+        ("retried", error),
+        ("started", 1),
+        ("started", 2),
+        ("succeeded",),
+    ]
     assert told.of("rejected") == [("started", 1), ("dead_lettered", "rejected", "no such customer")]
     assert told.of("released") == [("started", 1), ("released",), ("started", 1), ("succeeded",)]
     assert told.of(undecodable) == [("dead_lettered", "undecodable", "")]
@@ -261,32 +262,32 @@ def test_health_over_a_workers_life(new_server):
         begun.set()
         go.wait(20)
 
-    port = _free_port()
+    port = free_port()
     with Stream("jobs", redis=server.url, options=options_of({"lease": 1})) as s:
         worker = quick(s, slow, health=f"127.0.0.1:{port}", concurrency=1, prefetch=2)
         health = worker.health()
         assert (health.state, health.healthy, health.streams, health.running) == ("new", True, ["jobs"], 0)
         assert health.consumer == worker.consumer
-        assert _get(port) == (0, {})
+        assert told_by_http(port) == (0, {})
         server.kill()
         with working(worker):
-            until(lambda: _get(port)[1].get("failures", 0) >= 2)
-            assert _get(port)[1]["state"] == "starting"
+            until(lambda: told_by_http(port)[1].get("failures", 0) >= 2)
+            assert told_by_http(port)[1]["state"] == "starting"
             server.start()
-            until(lambda: _get(port)[1]["state"] == "running")
+            until(lambda: told_by_http(port)[1]["state"] == "running")
             s.pause()
-            until(lambda: _get(port)[1]["state"] == "paused")
+            until(lambda: told_by_http(port)[1]["state"] == "paused")
             s.resume()
-            until(lambda: _get(port)[1]["state"] == "running")
+            until(lambda: told_by_http(port)[1]["state"] == "running")
             s.add_many({"n": n} for n in range(3))
             assert begun.wait(5)
-            until(lambda: (_get(port)[1]["running"], _get(port)[1]["waiting"]) == (1, 2))
+            until(lambda: (told_by_http(port)[1]["running"], told_by_http(port)[1]["waiting"]) == (1, 2))
             worker.stop()
-            until(lambda: _get(port)[1]["state"] == "stopping")
-            assert _get(port)[0] == 200
+            until(lambda: told_by_http(port)[1]["state"] == "stopping")
+            assert told_by_http(port)[0] == 200
             go.set()
         assert worker.health().state == "stopped"
-        assert _get(port) == (0, {})  # the port is free again
+        assert told_by_http(port) == (0, {})  # the port is free again
 
 
 # --- in somebody else's event loop --------------------------------------------------------
@@ -404,20 +405,3 @@ def test_nothing_of_a_worker_is_left_on_the_server(make_stream, redis_url, raw):
     until(lambda: not mine())
     assert raw.xinfo_consumers(s._spec.keys.stream, "workers") == []
     until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("streamq-")], timeout=5)
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _get(port):
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
-    except OSError:
-        return 0, {}
