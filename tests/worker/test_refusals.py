@@ -15,7 +15,7 @@ from worker.fleet import effects, is_idle, options_of, quick, until, working
 from streamq import ConfigurationError, Stream
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._drivers.blocking import BlockingDriver
-from streamq.worker import maintenance, runner
+from streamq.worker import maintenance, roles
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
 TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-7.0", "valkey-9"], indirect=True)
@@ -340,8 +340,8 @@ def test_a_role_that_fails_begins_again(make_stream, broken, raw, caplog):
 @ONE_BACKEND
 def test_a_role_that_fails_ten_times_in_a_row_ends_the_worker(make_stream, broken, monkeypatch, caplog):
     """Loudly: whoever runs it starts a new one. What it ran comes back by its lease."""
-    assert runner.ROLE_FAILURES == 10
-    monkeypatch.setattr(runner, "ROLE_FAILURES", 4)
+    assert roles.FAILURES == 10
+    monkeypatch.setattr(roles, "FAILURES", 4)
     s = make_stream(lease=0.4)
     broken(4)
     worker = quick(s, by_name)
