@@ -468,8 +468,17 @@ class Fetcher:
             await self._recover()
         await self.give_back()
         await self.release_last()
+        await self._undo_starts()
         if not self.held:
             await self._driver.run(consumers.leave(self._spec, self._post.consumer))
+
+    async def _undo_starts(self) -> None:
+        """Give back jobs whose calls were cancelled while their starts were counted: nobody knows whether they were."""
+        jobs = [job for entry_id, job in self.held.items() if entry_id in self.starting]
+        asked = [(Held(job.entry_id, job.deliveries + charged), job.deliveries) for charged in (1, 0) for job in jobs]
+        await self._driver.run(settle.give_back(self._spec, self._post.consumer, asked))
+        for job in jobs:
+            self.drop(job.entry_id)
 
     # Small things
 

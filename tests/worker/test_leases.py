@@ -11,6 +11,7 @@ import time
 import pytest
 from worker.fleet import Events, effects, handler_of, is_idle, load, quick, until, working
 
+from streamq._drivers.asynchronous import AsyncDriver
 from streamq._scripts import source
 from streamq.worker.fetch import Fetcher
 from streamq.worker.runner import Runner
@@ -314,3 +315,31 @@ def test_a_lease_found_lost_while_a_job_starts_takes_no_slot(make_stream, raw, m
         until(lambda: lost)
         s.add({"name": "next"})
         until(lambda: effects(raw, s).get("next"), timeout=5)
+
+
+def test_a_start_that_a_stop_cuts_off_is_not_charged(make_stream, raw, monkeypatch):
+    """The server is slow: it has counted the start, and the worker stops before it hears of that. It was the last one."""
+    s = make_stream(lease=1, max_deliveries=2)
+    s.add({"name": "last"})
+    assert s.read("dead")
+    time.sleep(1.1)
+    run, counted = AsyncDriver.run, threading.Event()
+
+    async def slow(driver, plan):
+        answer = await run(driver, plan)
+        if plan.gi_code.co_name == "start" and not counted.is_set():
+            counted.set()
+            await asyncio.sleep(10)
+        return answer
+
+    monkeypatch.setattr(AsyncDriver, "run", slow)
+
+    async def handle(payload, job):
+        job.effects.hincrby("effects", payload["name"])
+
+    with working(quick(s, handle, drain=1)):
+        assert counted.wait(10)
+    with working(quick(s, handle)):
+        until(lambda: is_idle(s))
+    assert effects(raw, s) == {"last": 1}
+    assert s.inspect().dead == 0
