@@ -357,7 +357,8 @@ class Worker(Generic[T]):
         finally:
             for number, handler in before.items():
                 loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+                if handler is not None:  # else it was not set from Python, and cannot be set again
+                    signal.signal(number, handler)
 
     def _on_signal(self, task: asyncio.Task[Any]) -> None:
         self._signals += 1

@@ -55,6 +55,7 @@ class Fetcher:
         opened: Set once the stream was found fit, and its groups were made.
         tried: Set once the first try to open it has ended, one way or the other.
         room: Set when there may be room for more.
+        reclaim_is_due: Whether the next free slot is kept for a reclaim: a backlog must not starve what a dead process left.
     """
 
     def __init__(self, place: int, spec: Spec[Any], driver: AsyncDriver, post: Post, *, block_ms: int) -> None:
@@ -77,7 +78,7 @@ class Fetcher:
         self._lost_reply = False
         self._lost_reclaim = False
         self._more = False
-        self._reclaim_is_due = False
+        self.reclaim_is_due = False
         self._poked = asyncio.Event()
         self._exchanging = asyncio.Lock()  # what is claimed or given back just now must not be taken for lost
 
@@ -279,13 +280,8 @@ class Fetcher:
                 await self._tick()
                 await self._reclaim_until(self._now() + self._interval())
             except StreamqError as error:
-                self._reclaim_is_due = False
+                self.reclaim_is_due = False
                 await self._outlast(error, "maintain", "cannot be looked after")
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the next free slot is kept for a reclaim: a backlog must not starve what a dead process has left."""
-        return self._reclaim_is_due
 
     def _interval(self) -> float:
         tick_s = maintenance.tick_ms(self._spec.options.lease_ms) / 1000
@@ -306,7 +302,7 @@ class Fetcher:
         self._reached("maintain")
         self._looked(found.paused, looked_at)
         reclaims = any(role.reclaims for role in found.roles)
-        self._reclaim_is_due = not self.is_paused and (reclaims or not may_reclaim)
+        self.reclaim_is_due = not self.is_paused and (reclaims or not may_reclaim)
         if self.is_paused:
             await self.give_back()
             self._more = False
@@ -316,7 +312,7 @@ class Fetcher:
             await self._take_up()
             if reclaims:
                 await self._reclaim()
-                self._reclaim_is_due = False
+                self.reclaim_is_due = False
                 self._post.changed()
         try:
             await self._driver.run(maintenance.upkeep(self._spec, found.roles))
@@ -331,7 +327,7 @@ class Fetcher:
     def go_on(self) -> None:
         """Something has changed that a read or a reclaim may have waited for."""
         self.room.set()
-        if self._more or self._reclaim_is_due:
+        if self._more or self.reclaim_is_due:
             self._poked.set()
 
     async def _reclaim_until(self, deadline: float) -> None:
@@ -345,7 +341,7 @@ class Fetcher:
             if self.aside:
                 await self._until(None, RECONNECT.delay_ms(max(self._failures["start"], 1), random.random()) / 1000)  # noqa: S311
                 return
-            if self._reclaim_is_due and self._lane.wants():
+            if self.reclaim_is_due and self._lane.wants():
                 return
             goes_on = self._more and not self.is_paused and self._lane.wants() > 0
             if self._is_old() and (goes_on or self._lane.waits(self.place)):
@@ -373,10 +369,11 @@ class Fetcher:
                     last_patience_ms=self._post.last_patience_ms,
                 )
                 answer = await self._driver.run(plan)
-            except StreamqError:
+            except (StreamqError, asyncio.CancelledError) as error:
                 self._lost_reclaim = self._lost_reply = True
                 self._post.changed()
-                await self.quiet()  # the reader recovers what was claimed
+                if isinstance(error, StreamqError):
+                    await self.quiet()  # the reader recovers what was claimed; after a cancel, `leave` does
                 raise
             refused = self._keep(self._hold(answer.claimed, self._standing_of_reclaimed))
             # A page brings one that must run alone, and passes over others: look for the next as soon as it has ended.

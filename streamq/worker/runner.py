@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -349,7 +350,7 @@ class Runner:
         running = sum(len(feed.running) for feed in self.feeds)
         aside = sum(len(feed.fetcher.aside) for feed in self.feeds)
         unsettled = held - self.lane.waiting - running - aside
-        return max(unsettled - self._most_jobs, 0) + any(feed.fetcher.is_due for feed in self.feeds)
+        return max(unsettled - self._most_jobs, 0) + any(feed.fetcher.reclaim_is_due for feed in self.feeds)
 
     def buried(self, stream: int, dead: Mapping[str, Reason]) -> None:
         """Entries were dead-lettered before they became jobs of this worker."""
@@ -432,20 +433,24 @@ class Runner:
         await asyncio.gather(*(f.fetcher.end_reading(task) for f, task in zip(self.feeds, reading, strict=True)))
         await asyncio.wait(working, timeout=1.0)
         await roles.cancelled(working)
-        for feed in self.feeds:
-            await feed.fetcher.give_back()
+        await asyncio.gather(*(self._give_back(feed) for feed in self.feeds))
         await self._drained(deadline)
-        for feed in self.feeds:
-            if not feed.fetcher.opened.is_set():
-                continue
-            try:
-                await asyncio.wait_for(feed.settler.flushed(), timeout=max(deadline - self._now(), 1.0))
-                await asyncio.wait_for(feed.fetcher.leave(), timeout=1.0)
-            except (TimeoutError, StreamqError):
-                if feed.fetcher.held:
-                    name = feed.name
-                    left = len(feed.fetcher.held)
-                    log.event(_log, logging.ERROR, "jobs are left to their leases", stream=name, jobs=left)
+        await asyncio.gather(*(self._leave(feed, deadline) for feed in self.feeds))
+
+    async def _give_back(self, feed: Feed) -> None:
+        with contextlib.suppress(TimeoutError):  # a server that does not answer: the leases bring them back
+            await asyncio.wait_for(feed.fetcher.give_back(), timeout=1.0)
+
+    async def _leave(self, feed: Feed, deadline: float) -> None:
+        if not feed.fetcher.opened.is_set():
+            return
+        try:
+            await asyncio.wait_for(feed.settler.flushed(), timeout=max(deadline - self._now(), 1.0))
+            await asyncio.wait_for(feed.fetcher.leave(), timeout=1.0)
+        except (TimeoutError, StreamqError):
+            pass
+        if left := len(feed.fetcher.held):
+            log.event(_log, logging.ERROR, "jobs are left to their leases", stream=feed.name, jobs=left)
 
     async def _drained(self, deadline: float) -> None:
         def running(*, only_async: bool = False) -> list[asyncio.Task[None]]:

@@ -99,7 +99,11 @@ class Settler(Generic[T]):
         """Settle what comes, until cancelled. What was refused is tried again later, and holds up nothing else."""
         while True:
             batch = await self._next_batch()
-            left = await self._settle(batch)
+            try:
+                left = await self._settle(batch)
+            except Exception:
+                self._refused += batch  # by a mistake of ours: the role begins again, and none of them is forgotten
+                raise
             if left:
                 self._failures += 1
                 self._again_at = _now() + RECONNECT.delay_ms(self._failures) / 1000
