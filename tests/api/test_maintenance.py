@@ -11,16 +11,18 @@ import pytest
 import redis
 from colours import open_stream
 
-from streamq._ops import inspect, trim
+from streamq._ops import consumers as consumer_ops
+from streamq._ops import inspect
 from streamq._scripts_upkeep import Role
 from streamq.worker import maintenance
 
 BEAT = json.dumps({"host": "h", "pid": 1, "version": "0", "started_at": 1, "concurrency": 2}).encode()
 UPKEEP = {Role.SWEEP, Role.TRIM, Role.PRUNE, Role.WATCH}
+ALL = {Role.RECLAIM, *UPKEEP}
 
 
-def tick(s, consumer="w", *, may_reclaim=True, beat=BEAT):
-    return s.run(maintenance.tick(s._spec, consumer, may_reclaim=may_reclaim, beat=beat))
+def tick(s, consumer="w", *, may_reclaim=True, is_solo=False, beat=BEAT):
+    return s.run(maintenance.tick(s._spec, consumer, may_reclaim=may_reclaim, is_solo=is_solo, beat=beat))
 
 
 def beats(raw, s):
@@ -39,11 +41,20 @@ def consumers(raw, s):
 # --- tokens ----------------------------------------------------------------------------------
 
 
+def test_a_solo_worker_has_a_token_of_its_own(make_stream):
+    s = make_stream()
+    s.add({})
+    s.read("dead")
+    assert set(tick(s, "a").roles) == ALL
+    assert set(tick(s, "solo", is_solo=True).roles) == {Role.RECLAIM_LAST}
+    assert set(tick(s, "solo 2", is_solo=True).roles) == set()
+
+
 def test_each_role_is_one_workers(make_stream, raw):
     s = make_stream()
     s.add({})
     s.read("dead")
-    assert set(tick(s, "a").roles) == set(Role)
+    assert set(tick(s, "a").roles) == ALL
     assert tick(s, "b").roles == ()
     keys = s._spec.keys
     assert {key.decode() for key in raw.scan_iter(match=f"{keys.prefix}:tick:*", count=1_000)} == {
@@ -65,7 +76,7 @@ def test_groups_reclaim_and_prune_by_themselves_and_share_the_rest(make_stream, 
     a.add({})
     for s in (a, b):
         assert len(s.read("dead")) == 1
-    assert set(tick(a).roles) == set(Role)
+    assert set(tick(a).roles) == ALL
     assert set(tick(b).roles) == {Role.RECLAIM, Role.PRUNE}
 
 
@@ -121,7 +132,7 @@ def test_a_beat_that_cannot_be_written_costs_nothing(make_stream, raw):
     s.add({})
     s.read("dead")
     raw.set(s._spec.keys.workers, "x")
-    assert set(tick(s).roles) == set(Role)
+    assert set(tick(s).roles) == ALL
     assert raw.get(s._spec.keys.workers) == b"x"
 
 
@@ -169,7 +180,7 @@ def test_beats_of_other_groups_consumers_stay(make_stream, raw):
 
 
 def test_thousands_of_beats_are_looked_at_some_by_some(make_stream, raw, monkeypatch):
-    monkeypatch.setattr(trim, "BEATS", 10)
+    monkeypatch.setattr(consumer_ops, "BEATS", 10)
     s = make_stream()
     raw.hset(s._spec.keys.workers, mapping={f"gone-{n}": "1 " + "x" * 100 for n in range(1_000)})
     s.prune_consumers(1)
@@ -236,5 +247,5 @@ def test_a_tick_while_memory_is_full(new_server, colour):
         s.add({})
         s.read("dead")
         raw.config_set("maxmemory", 1)
-        assert set(tick(s).roles) == set(Role)
+        assert set(tick(s).roles) == ALL
         assert set(beats(raw, s)) == {"w"}
