@@ -435,10 +435,9 @@ class Fetcher:
         await self._release(leaving + self._lane.take_back(self.place, older_than=older_than))
 
     async def release_last(self) -> None:
-        """Release the one that waits to run alone, for another process."""
-        if (call := self._lane.start_last()) is not None:
-            self._lane.ended(call, passed=False)
-            await self._release(call.tickets)
+        """Release the one that waits to run alone, if it is of this stream, for another process."""
+        if (ticket := self._lane.take_last(self.place)) is not None:
+            await self._release([ticket])
 
     async def _release(self, tickets: list[Ticket]) -> None:
         """Give jobs back: reclaimed ones uncharged, those that were read with their charge taken back."""

@@ -10,6 +10,7 @@ import pytest
 from worker.fleet import effects, is_idle, options_of, quick, until, working
 
 from streamq import ConfigurationError, Stream, Worker
+from streamq.worker.last_chance import LastChance
 
 
 @pytest.fixture
@@ -296,3 +297,33 @@ def test_what_is_refused(make_streams):
         until(lambda: worker.health().state == "running")
         with pytest.raises(ConfigurationError, match="takes no further stream once it runs"):
             worker.add_stream(b, print)
+
+
+def test_a_last_chance_that_waits_at_the_stop_is_given_back_to_its_own_stream(make_streams, raw, monkeypatch):
+    """Whichever stream of the worker leaves first, and though the role that looks after it was cut off."""
+
+    async def cut_off(self):
+        await self._runner.stopping.wait()
+
+    monkeypatch.setattr(LastChance, "run", cut_off)
+    first, second = make_streams("a", "b", lease=3, max_deliveries=2)
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(payload):
+        begun.set()
+        go.wait(20)
+
+    entry_id = second.add({}).entry_id
+    second.read("dead")
+    second.add({})
+    worker = quick(first, print)
+    worker.add_stream(second, slow)
+    with working(worker):
+        assert begun.wait(10)
+        until(lambda: worker.health().waiting == 1)  # its lease has run out, and it waits for the slow one to end
+        worker.stop()
+        time.sleep(0.3)
+        go.set()
+    [row] = raw.xpending_range(second._spec.keys.stream, "workers", "-", "+", 10)
+    assert (row["message_id"].decode(), row["times_delivered"]) == (entry_id, 1)
+    assert row["time_since_delivered"] >= 3_000  # due at once, for whoever comes
