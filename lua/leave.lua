@@ -13,7 +13,7 @@
 -- Atomic because XGROUP DELCONSUMER throws away what the consumer has pending: between the look and the removal a read of
 -- its own, on its way when the process died, must not arrive. One that arrives later makes the consumer again.
 -- Redis >= 6.2.
--- Uses: types
+-- Uses: groups, types
 
 local stream = KEYS[1]
 local workers = KEYS[2]
@@ -22,18 +22,12 @@ local consumer = ARGV[2]
 
 local wrong = check_hash(workers)
 if wrong then return wrong end
+local rows, refused = consumer_rows(stream, group)
+if refused then return refused end
 local known = false
-local rows = redis.pcall('XINFO', 'CONSUMERS', stream, group)
-if rows.err then
-  local words = string.lower(rows.err)
-  if not string.find(words, 'nogroup', 1, true) and not string.find(words, 'no such key', 1, true) then return rows end
-  rows = {}
-end
 for _, row in ipairs(rows) do
-  local found = {}
-  for i = 1, #row, 2 do found[row[i]] = row[i + 1] end
-  if found.name == consumer then
-    if found.pending > 0 then return -1 end
+  if row.name == consumer then
+    if row.pending > 0 then return -1 end
     known = true
   end
 end

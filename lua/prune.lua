@@ -31,23 +31,6 @@ local function is_silent(beat)
   return not at or now - at >= min_idle
 end
 
--- The group's consumers, one table each; none where there is no such group.
-local function consumers_of(name)
-  local rows = redis.pcall('XINFO', 'CONSUMERS', stream, name)
-  local consumers = {}
-  if rows.err then
-    local words = string.lower(rows.err)
-    if string.find(words, 'nogroup', 1, true) or string.find(words, 'no such key', 1, true) then return consumers end
-    return nil, rows
-  end
-  for _, row in ipairs(rows) do
-    local consumer = {}
-    for i = 1, #row, 2 do consumer[row[i]] = row[i + 1] end
-    consumers[#consumers + 1] = consumer
-  end
-  return consumers
-end
-
 -- Beats of silent workers that no group has as a consumer. The names are asked for only if there are such beats.
 local function forget_beats()
   local from = string.match(redis.call('HGET', meta, 'cursor:workers') or '', '^%d+$') or '0'
@@ -60,7 +43,7 @@ local function forget_beats()
   if #silent == 0 then return end
   local known = {}
   for _, row in ipairs(group_rows(stream)) do
-    for _, consumer in ipairs(consumers_of(row.name) or {}) do known[consumer.name] = true end
+    for _, consumer in ipairs(consumer_rows(stream, row.name) or {}) do known[consumer.name] = true end
   end
   for _, name in ipairs(silent) do
     if not known[name] then redis.call('HDEL', workers, name) end
@@ -69,7 +52,7 @@ end
 
 local wrong = check_hash(workers) or check_hash(meta)
 if wrong then return wrong end
-local consumers, refused = consumers_of(group)
+local consumers, refused = consumer_rows(stream, group)
 if refused then return refused end
 local names = {}
 for _, consumer in ipairs(consumers) do

@@ -1,15 +1,29 @@
--- groups.lua: the consumer groups of a stream, and where an entry stands among them.
+-- groups.lua: the consumer groups of a stream and their consumers, and where an entry stands among them.
+
+-- Rows of XINFO as tables by name.
+local function by_name(rows)
+  local tables = {}
+  for _, row in ipairs(rows) do
+    local named = {}
+    for i = 1, #row, 2 do named[row[i]] = row[i + 1] end
+    tables[#tables + 1] = named
+  end
+  return tables
+end
 
 -- One table per group: name, pending, consumers, last-delivered-id and, from Redis 7.0, lag. None without the stream.
 local function group_rows(stream)
   if redis.call('EXISTS', stream) == 0 then return {} end
-  local groups = {}
-  for _, row in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    local group = {}
-    for i = 1, #row, 2 do group[row[i]] = row[i + 1] end
-    groups[#groups + 1] = group
-  end
-  return groups
+  return by_name(redis.call('XINFO', 'GROUPS', stream))
+end
+
+-- One table per consumer of a group: name, pending, idle. None without stream or group; any other error comes second.
+local function consumer_rows(stream, group)
+  local rows = redis.pcall('XINFO', 'CONSUMERS', stream, group)
+  if not rows.err then return by_name(rows) end
+  local words = string.lower(rows.err)
+  if string.find(words, 'nogroup', 1, true) or string.find(words, 'no such key', 1, true) then return {} end
+  return nil, rows
 end
 
 local function first_entry(stream, first, last)
