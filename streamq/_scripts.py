@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from streamq.effects import Effects
 
+T = TypeVar("T")
+
 _USES = re.compile(r"^-- Uses: ([a-z_, ]+)$", re.MULTILINE)
 
 _PRELUDE = "if redis.replicate_commands then redis.replicate_commands() end\n"
@@ -36,6 +38,12 @@ _PRELUDE = "if redis.replicate_commands then redis.replicate_commands() end\n"
 
 MAX_BATCH = 500
 """Most deliveries in one call: bounds the time the server does nothing else, and keeps Lua's unpack below its limit."""
+
+
+def in_batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """`items` in parts of one call each; none without items."""
+    for at in range(0, len(items), MAX_BATCH):
+        yield items[at : at + MAX_BATCH]
 
 
 def _folder() -> Traversable:

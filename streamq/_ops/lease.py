@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from streamq import _scripts
 from streamq._requests import Plan, ask
-from streamq._scripts import MAX_BATCH, Fence, Held
+from streamq._scripts import Fence, Held, in_batches
 from streamq._spec import Spec
 from streamq.errors import LeaseLostError
 from streamq.messages import Job
@@ -18,8 +18,7 @@ T = TypeVar("T")
 def renew(spec: Spec[T], consumer: str, batch: Sequence[Held]) -> Plan[dict[str, Fence]]:
     """Begin the leases anew; what the fence found, by entry ID. One request per 500."""
     found: dict[str, Fence] = {}
-    for at in range(0, len(batch), MAX_BATCH):
-        part = batch[at : at + MAX_BATCH]
+    for part in in_batches(batch):
         codes = yield from ask(_scripts.renew(spec.keys, spec.options, consumer=consumer, batch=part))
         found.update(zip((held.entry_id for held in part), codes, strict=True))
     return found
@@ -57,7 +56,6 @@ def start(spec: Spec[T], consumer: str, targets: Sequence[Held]) -> Plan[list[Fe
     `targets` name the count that each shall have, so sending them again counts once. One request per 500; atomic each.
     """
     found: list[Fence] = []
-    for at in range(0, len(targets), MAX_BATCH):
-        part = targets[at : at + MAX_BATCH]
+    for part in in_batches(targets):
         found += yield from ask(_scripts.start(spec.keys, spec.options, consumer=consumer, targets=part))
     return found

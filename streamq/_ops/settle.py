@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from streamq import _scripts
 from streamq._codec import encode_result, errors_with
 from streamq._requests import Pipeline, Plan, ask, ask_each, entry_order
-from streamq._scripts import MAX_BATCH, UNCLAIMED, Fence, Held, Settled
+from streamq._scripts import UNCLAIMED, Fence, Held, Settled, in_batches
 from streamq._spec import Spec
 from streamq.errors import EffectError, LeaseLostError
 from streamq.messages import Job, JobIdKind
@@ -54,8 +54,7 @@ def ack(spec: Spec[T], consumer: str, items: Sequence[Settled]) -> Plan[dict[str
 
 def _ack(spec: Spec[T], consumer: str, ordered: Sequence[Settled]) -> Plan[list[Fence]]:
     codes: list[Fence] = []
-    for at in range(0, len(ordered), MAX_BATCH):
-        batch = ordered[at : at + MAX_BATCH]
+    for batch in in_batches(ordered):
         codes += yield from ask(_scripts.ack(spec.keys, spec.options, consumer=consumer, batch=batch))
     return codes
 
@@ -63,8 +62,7 @@ def _ack(spec: Spec[T], consumer: str, ordered: Sequence[Settled]) -> Plan[list[
 def pass_over(spec: Spec[T], consumer: str, batch: Sequence[tuple[Held, str]]) -> Plan[list[tuple[Held, str]]]:
     """Acknowledge what other groups handle; what no group handles, and so is this one's to dead-letter. One request per 500."""
     unclaimed: list[tuple[Held, str]] = []
-    for at in range(0, len(batch), MAX_BATCH):
-        part = batch[at : at + MAX_BATCH]
+    for part in in_batches(batch):
         codes = yield from ask(_scripts.pass_over(spec.keys, spec.options, consumer=consumer, batch=part))
         unclaimed += [item for item, code in zip(part, codes, strict=True) if code == UNCLAIMED]
     return unclaimed
@@ -154,7 +152,7 @@ def release(spec: Spec[T], jobs: Sequence[Job[T]], *, charged: bool = True, wait
         wait_ms: Time until others may take them.
     """
     idle_ms = max(spec.options.lease_ms - wait_ms, 0)
-    batch = [
+    terms = [
         (
             Held(item.entry_id, item.count),
             max(item.count - charged, 0),
@@ -164,10 +162,10 @@ def release(spec: Spec[T], jobs: Sequence[Job[T]], *, charged: bool = True, wait
         for item in map(settled, jobs)
     ]
     found: list[Fence] = []
-    for at in range(0, len(jobs), MAX_BATCH):
-        consumer, part = jobs[0]._consumer, batch[at : at + MAX_BATCH]  # noqa: SLF001
-        found += yield from ask(_scripts.release(spec.keys, spec.options, consumer=consumer, batch=part))
-        for job in jobs[at : at + MAX_BATCH]:
+    for part in in_batches(list(zip(jobs, terms, strict=True))):
+        consumer, batch = jobs[0]._consumer, [term for _, term in part]  # noqa: SLF001
+        found += yield from ask(_scripts.release(spec.keys, spec.options, consumer=consumer, batch=batch))
+        for job, _ in part:
             job.lease_lost = True  # whoever reclaims it gets a job of its own; this one is over
     return found
 
@@ -175,10 +173,10 @@ def release(spec: Spec[T], jobs: Sequence[Job[T]], *, charged: bool = True, wait
 def give_back(spec: Spec[T], consumer: str, batch: Sequence[tuple[Held, int]]) -> Plan[list[Fence]]:
     """Give deliveries back on behalf of a dead consumer, due at once, each with a count of its own; what the fence found.
 
-    One request, none without deliveries; atomic each. `running` records of chosen job IDs stay: they are bound to the
+    One request per 500, none without deliveries; atomic each. `running` records of chosen job IDs stay: they are bound to the
     entry, and whoever takes it over takes them over too.
     """
-    if not batch:
-        return []
-    terms = [(held, count, spec.options.lease_ms, "") for held, count in batch]
-    return (yield from ask(_scripts.release(spec.keys, spec.options, consumer=consumer, batch=terms)))
+    found: list[Fence] = []
+    for part in in_batches([(held, count, spec.options.lease_ms, "") for held, count in batch]):
+        found += yield from ask(_scripts.release(spec.keys, spec.options, consumer=consumer, batch=part))
+    return found
