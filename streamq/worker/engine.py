@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload
 
 import msgspec
 
+import streamq
 from streamq._ops import read as reading
 from streamq.backoff import to_ms
 from streamq.errors import ConfigurationError
@@ -28,7 +28,7 @@ from streamq.stream import Stream
 from streamq.stream_async import AsyncStream
 from streamq.worker import log
 from streamq.worker.dispatch import BatchHandler, Dispatcher, Handler, Verdict
-from streamq.worker.health import Health, HealthServer, Watch
+from streamq.worker.health import Health, HealthServer, State, Watch
 from streamq.worker.hooks import HookList, Hooks
 from streamq.worker.journal import Journal
 from streamq.worker.lane import Line
@@ -152,7 +152,7 @@ class Worker(Generic[T]):
         self._begun = False
         self._stop_asked = False
         self._signals = 0
-        self._state: Any = "new"
+        self._state: State = "new"
         self._runner: Runner | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -160,9 +160,10 @@ class Worker(Generic[T]):
         self._is_solo = False
         self._leaves_last = False
         self._poked = False
-        self.consumer = _consumer_name()
+        self.consumer = consumer_name()
         self._named_in = os.getpid()
-        self._add_stream(
+        add: Any = self.add_stream  # whose overloads, as those above, know no union of handlers
+        add(
             stream, handler, batch=batch, batch_wait=batch_wait, timeout=timeout, weight=weight,
             middlewares=middlewares, errors=errors,
         )  # fmt: skip
@@ -214,23 +215,6 @@ class Worker(Generic[T]):
         Raises:
             ConfigurationError: An argument is not valid, the stream is there already, or the worker runs.
         """
-        self._add_stream(
-            stream, handler, batch=batch, batch_wait=batch_wait, timeout=timeout, weight=weight,
-            middlewares=middlewares, errors=errors,
-        )  # fmt: skip
-
-    def _add_stream(
-        self,
-        stream: Stream[U] | AsyncStream[U],
-        handler: Handler[U] | BatchHandler[U],
-        *,
-        batch: int | None,
-        batch_wait: float | timedelta,
-        timeout: float | timedelta | None,
-        weight: float,
-        middlewares: Sequence[Middleware],
-        errors: Mapping[type[BaseException], Verdict] | None,
-    ) -> None:
         if self._begun:
             raise ConfigurationError("a worker takes no further stream once it runs")
         if len(self._sources) >= MAX_STREAMS:
@@ -282,7 +266,7 @@ class Worker(Generic[T]):
                 raise ConfigurationError("this worker has run already; make another one")
             self._begun = True
             if self._named_in != os.getpid():  # a copy, by a fork: a fence that names the consumer must tell them apart
-                self.consumer = _consumer_name()
+                self.consumer = consumer_name()
             self._loop = asyncio.get_running_loop()
         self._state = "starting"
         server = None if self._health_address is None else HealthServer(*self._health_address, self.health)
@@ -423,7 +407,7 @@ class Worker(Generic[T]):
         about = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "version": _version(),
+            "version": streamq.__version__,
             "started_at": round(time.time() * 1000),
             "concurrency": self._concurrency,
         }
@@ -456,13 +440,7 @@ def _address(health: int | str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
-def _version() -> str:
-    try:
-        return version("streamq")
-    except PackageNotFoundError:
-        return "0+unknown"
-
-
-def _consumer_name() -> str:
+def consumer_name(*parts: int) -> str:
+    """A name that no other process start has: host, process ID, `parts`, and a random one."""
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:80]
-    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+    return "-".join([host, str(os.getpid()), *map(str, parts), secrets.token_hex(4)])

@@ -14,10 +14,9 @@ from streamq._ops import consumers, lease, pause, settle
 from streamq._ops import read as reading
 from streamq._scripts import Fence, Held
 from streamq._spec import Spec
-from streamq.backoff import RECONNECT
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
 from streamq.messages import Job, Reason
-from streamq.worker import log, maintenance
+from streamq.worker import log, maintenance, roles
 from streamq.worker.journal import NoteState
 from streamq.worker.lane import Standing, Ticket
 from streamq.worker.post import Post
@@ -296,7 +295,7 @@ class Fetcher:
                 self._post.consumer,
                 may_reclaim=may_reclaim,
                 is_solo=self._post.is_solo,
-                beat=self._post.beat(),
+                beat=self._post.about,
             )
         )
         self._reached("maintain")
@@ -339,7 +338,7 @@ class Fetcher:
         while not self._post.stopping.is_set() and self._now() < deadline:
             self._poked.clear()
             if self.aside:
-                await self._until(None, RECONNECT.delay_ms(max(self._failures["start"], 1), random.random()) / 1000)  # noqa: S311
+                await self._until(None, roles.pause_s(max(self._failures["start"], 1)))
                 return
             if self.reclaim_is_due and self._lane.wants():
                 return
@@ -491,16 +490,11 @@ class Fetcher:
             await self._until(None, 1.0)
         else:
             self._event(logging.WARNING, f"stream {what}", in_a_row=failures, error=error)
-            await self._until(None, RECONNECT.delay_ms(failures, random.random()) / 1000)  # noqa: S311  # jitter
+            await self._until(None, roles.pause_s(failures))
 
     async def _until(self, event: asyncio.Event | None, limit_s: float | None = None) -> None:
         """Wait for `event`, the worker's stop, or the time."""
-        waits = [asyncio.ensure_future(e.wait()) for e in (event, self._post.stopping) if e is not None]
-        try:
-            await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await roles.until_any(*([] if event is None else [event]), self._post.stopping, limit_s=limit_s)
 
     def _event(self, level: int, message: str, **fields: Any) -> None:
         log.event(_log, level, message, stream=self._spec.keys.name, **fields)

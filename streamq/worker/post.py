@@ -19,6 +19,8 @@ class Post(Protocol):
     prefetch: int
     is_solo: bool
     last_patience_ms: int
+    about: bytes
+    """Who this worker is, for `inspect`."""
     stalled_at: float
     """When the event loop last stood still for a good part of a lease."""
     lane: Lane
@@ -47,6 +49,3 @@ class Post(Protocol):
 
     def reclaiming(self, stream: int, *, under_way: bool) -> None:
         """A reclaim begins, or what it claimed is noted."""
-
-    def beat(self) -> bytes:
-        """Who this worker is, for `inspect`."""

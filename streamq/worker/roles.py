@@ -1,4 +1,7 @@
-"""Background roles of a worker: one that fails by a mistake of ours begins again, or ends the worker loudly."""
+"""Background roles of a worker: one that fails by a mistake of ours begins again, or ends the worker loudly.
+
+And how they wait: for what they are told, or for the next try.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ async def _keep_at(name: str, work: Callable[[], Awaitable[None]]) -> None:
             _log.exception("role '%s' failed (%d in a row)", name, failures)
             if failures >= FAILURES:
                 raise
-            await asyncio.sleep(RECONNECT.delay_ms(failures, random.random()) / 1000)  # noqa: S311  # jitter
+            await asyncio.sleep(pause_s(failures))
         else:
             return
 
@@ -52,6 +55,22 @@ async def or_failure(work: Awaitable[Any], roles: Sequence[asyncio.Task[None]]) 
         await task
     finally:
         task.cancel()
+
+
+def pause_s(failures: int) -> float:
+    """Seconds before the next try, after so many failures in a row: `RECONNECT` with jitter."""
+    return RECONNECT.delay_ms(failures, random.random()) / 1000  # noqa: S311  # fleets must not march in step
+
+
+async def until_any(*events: asyncio.Event, limit_s: float | None = None) -> bool:
+    """Wait until one of the events is set; False if the time was over first."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        done, _ = await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return bool(done)
 
 
 async def cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:

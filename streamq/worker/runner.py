@@ -111,7 +111,7 @@ class Runner:
         self._hooks = hooks
         self._watch = watch
         self._journal = journal
-        self._about = about
+        self.about = about
         self._change = asyncio.Event()
         self._is_changed = False
         self.patience_s = min(patience_s(source.spec) for source in sources)
@@ -239,7 +239,7 @@ class Runner:
                 self._begin(call)
                 self._loop.call_later(FIRST_STEPS_S / self.lane.width, self._begun, call)
 
-    def _begin(self, call: Call) -> asyncio.Task[None]:
+    def _begin(self, call: Call) -> None:
         jobs = [ticket.job for ticket in call.tickets]
         if self._journal is not None:  # first: the handler may begin, and end the process, as soon as it has a task
             for job in jobs:
@@ -248,7 +248,6 @@ class Runner:
         running = self.feeds[call.stream].running
         for job in jobs:
             running[job.entry_id] = task
-        return task
 
     def _begun(self, call: Call) -> None:
         self.lane.begun(call)
@@ -385,10 +384,6 @@ class Runner:
         if self._journal is not None:
             self._journal.reclaiming(stream, under_way)
 
-    def beat(self) -> bytes:
-        """Who this worker is, for `inspect`."""
-        return self._about
-
     def poke(self) -> None:
         """Look for jobs to take over at once."""
         for feed in self.feeds:
@@ -474,14 +469,9 @@ class Runner:
     async def changes(self, limit_s: float | None) -> bool:
         """Wait for the next change, or the stop; False if the time was over first. What was before, the caller has seen."""
         self._change.clear()
-        waits = [asyncio.ensure_future(self._change.wait()), asyncio.ensure_future(self.stopping.wait())]
-        try:
-            left = None if limit_s is None else max(limit_s, 0.0)
-            done, _ = await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        return bool(done)
+        return await roles.until_any(
+            self._change, self.stopping, limit_s=limit_s if limit_s is None else max(limit_s, 0.0)
+        )
 
     def _now(self) -> float:
         return self._loop.time()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import secrets
 import signal
-import socket
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ from typing import Final
 
 from streamq.backoff import Backoff
 from streamq.worker.child import SIGNALS, Brief, Word, main
+from streamq.worker.engine import consumer_name
 from streamq.worker.journal import Journal
 
 CAPACITY: Final = 16_384
@@ -93,7 +91,7 @@ class Seat:
             OSError: There is no room for one.
         """
         self.starts += 1
-        consumer = _consumer_name(self._number)
+        consumer = consumer_name(self._number)  # known before the process is: with the supervisor's ID, not its own
         journal = _make_journal(consumer)
         ours, theirs = self._context.Pipe()
         try:
@@ -179,12 +177,6 @@ def how_it_ended(code: int | None) -> str:
             return f"was killed by {signal.Signals(-code).name}"
         return f"was killed by signal {-code}"
     return f"ended with exit status {code}"
-
-
-def _consumer_name(number: int) -> str:
-    """As a worker's own, but known before the process is: host, the supervisor's ID, the child's number, random."""
-    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:80]
-    return f"{host}-{os.getpid()}-{number}-{secrets.token_hex(4)}"
 
 
 def _make_journal(consumer: str) -> Journal | None:

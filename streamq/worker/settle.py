@@ -246,18 +246,17 @@ class Settler(Generic[T]):
         self._settled(settlement)
 
     def _report(self, error: Exception, batch: list[Outcome[T]]) -> None:
-        self._unreachable |= isinstance(error, ConnectionLostError)
-        if isinstance(error, ConnectionLostError) and error.maybe_executed:
-            self._sent.update(outcome.job.entry_id for outcome in batch)
-        level = logging.WARNING if isinstance(error, ConnectionLostError) else logging.ERROR
-        first = batch[0].job.entry_id
+        if isinstance(error, ConnectionLostError):
+            self._unreachable = True
+            if error.maybe_executed:
+                self._sent.update(outcome.job.entry_id for outcome in batch)
         log.event(
             _log,
-            level,
+            logging.WARNING if isinstance(error, ConnectionLostError) else logging.ERROR,
             "outcomes are not settled yet",
             stream=self._spec.keys.name,
             jobs=len(batch),
-            first_entry_id=first,
+            first_entry_id=batch[0].job.entry_id,
             error=error,
         )
 
