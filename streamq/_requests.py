@@ -93,6 +93,24 @@ def scan(cursor: str, *options: Arg) -> Command[tuple[str, list[str]]]:
     return Command(("SCAN", cursor, *options), (), decode)
 
 
+class Pending(msgspec.Struct, frozen=True):
+    """A delivery as the server has it."""
+
+    entry_id: str
+    idle_ms: int
+    count: int
+
+
+def pending_of(stream: str, group: str, consumer: str, *, count: int, after: str = "") -> Command[list[Pending]]:
+    """XPENDING: up to `count` deliveries that a consumer holds, in order of their IDs, behind the ID `after`."""
+
+    def decode(reply: Reply) -> list[Pending]:
+        return [Pending(text(entry_id), idle_ms, times) for entry_id, _, idle_ms, times in reply]
+
+    first = f"({after}" if after else "-"
+    return Command(("XPENDING", stream, group, first, "+", count, consumer), (stream,), decode)
+
+
 def ignore(reply: Reply) -> None:
     """Decodes what tells nothing."""
     del reply

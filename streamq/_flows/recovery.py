@@ -8,8 +8,8 @@ from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
 from streamq._ops import consumers, settle
-from streamq._ops.consumers import LISTED, Pending
-from streamq._requests import Plan
+from streamq._ops.consumers import LISTED
+from streamq._requests import Pending, Plan
 from streamq._scripts import Fence, Held
 from streamq._spec import Spec
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import msgspec
-
 from streamq import _scripts_upkeep
-from streamq._requests import Command, Plan, Reply, ask, text
+from streamq._requests import Pending, Plan, ask, pending_of
 from streamq._spec import Spec
 from streamq.errors import ServerError
 
@@ -21,14 +19,6 @@ BEATS = 1_000
 
 LISTED = 100
 """Most deliveries that one request lists."""
-
-
-class Pending(msgspec.Struct, frozen=True):
-    """A delivery as the server has it."""
-
-    entry_id: str
-    idle_ms: int
-    count: int
 
 
 def prune(spec: Spec[T], *, min_idle_ms: int) -> Plan[list[str]]:
@@ -55,16 +45,10 @@ def pending(spec: Spec[T], consumer: str, *, after: str = "") -> Plan[list[Pendi
 
     Where the stream or the group is gone, it holds none.
     """
-    stream = spec.keys.stream
-    first = f"({after}" if after else "-"
-    listed = Command(("XPENDING", stream, spec.options.group, first, "+", LISTED, consumer), (stream,), _rows)
+    listed = pending_of(spec.keys.stream, spec.options.group, consumer, count=LISTED, after=after)
     try:
         return (yield from ask(listed))
     except ServerError as error:
         if error.code != "NOGROUP":
             raise
         return []
-
-
-def _rows(reply: Reply) -> list[Pending]:
-    return [Pending(text(entry_id), idle_ms, count) for entry_id, _, idle_ms, count in reply]

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from streamq._requests import Arg, Command, Pipeline, Plan, ask, ask_each, text
+from streamq._requests import Arg, Command, Pipeline, Plan, ask, ask_each, pending_of
 from streamq._spec import Spec
 
 T = TypeVar("T")
@@ -67,27 +67,21 @@ def unseen(spec: Spec[T], consumer: str, held: frozenset[str]) -> Plan[list[Deli
     Two requests. A read of the history would find them too, but charges each a delivery.
     """
     stream = spec.keys.stream
-    rows = yield from ask(
-        Command(
-            ("XPENDING", stream, spec.options.group, "-", "+", RECOVERED + len(held), consumer),
-            (stream,),
-            _pending_rows,
-        )
-    )
+    rows = yield from ask(pending_of(stream, spec.options.group, consumer, count=RECOVERED + len(held)))
     spent_at = max(spec.options.max_deliveries, 2)  # a read alone counts one
-    lost = [(entry_id, count) for entry_id, count in rows if entry_id not in held and count < spent_at][:RECOVERED]
+    lost = [row for row in rows if row.entry_id not in held and row.count < spent_at][:RECOVERED]
     if not lost:
         return []
     bodies = yield from ask_each(
         Pipeline(
             tuple(
-                Command(("XRANGE", stream, entry_id, entry_id, "COUNT", 1), (stream,), _entry) for entry_id, _ in lost
+                Command(("XRANGE", stream, row.entry_id, row.entry_id, "COUNT", 1), (stream,), _entry) for row in lost
             )
         )
     )
     return [
-        Delivery(entry_id, body, count)
-        for (entry_id, count), body in zip(lost, bodies, strict=True)
+        Delivery(row.entry_id, body, row.count)
+        for row, body in zip(lost, bodies, strict=True)
         if isinstance(body, list)  # without a body it is reclaim's: it writes the tombstone
     ]
 
@@ -97,10 +91,6 @@ def _deliveries(reply: Any) -> list[Delivery]:
         return []
     # IDs of entries are the server's own: digits and a dash.
     return [Delivery(entry_id.decode(), fields, 1) for entry_id, fields in reply[0][1] if fields is not None]
-
-
-def _pending_rows(reply: Any) -> list[tuple[str, int]]:
-    return [(text(entry_id), count) for entry_id, _, _, count in reply]
 
 
 def _entry(reply: Any) -> list[bytes] | None:
