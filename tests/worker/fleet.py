@@ -10,6 +10,7 @@ script, this module is such a worker process; ``payload`` says what its handler 
 - ``result``: what the handler returns.
 - ``seconds``: how long it works before that; ``first``: how long in its first delivery, instead.
 - ``block``: work by blocking the thread, in an ``async def`` handler the event loop.
+- ``gated``: it works until the test opens its gate: `Events.open`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from streamq import Backoff, Hooks, Job, Reject, Stream, StreamOptions, Worker
 class Event(NamedTuple):
     """A line of the file. `at` is the machine's monotonic clock, so it can be compared between processes.
 
-    `what` is ``up`` or ``down`` of a process, ``start``, ``end`` or ``cancel`` of a handler.
+    `what` is ``up`` or ``down`` of a process, ``start``, ``end`` or ``cancel`` of a handler, ``open`` of a gate.
     """
 
     what: str
@@ -81,6 +82,10 @@ class Events:
     def starts(self) -> Counter[str]:
         """How often each job's handler was started."""
         return Counter(event.name for event in self.all("start"))
+
+    def open(self, name: str) -> None:
+        """Let the handlers of a ``gated`` job go on."""
+        self.tell("open", name)
 
     def overlaps(self, name: str) -> int:
         """How often a start of this job came while another run of it had not ended."""
@@ -134,6 +139,8 @@ def handler_of(kind: str, events: Events) -> Callable[..., Any]:
 
     def plain(payload: dict[str, Any], job: Job[Any]) -> Any:
         time.sleep(seconds(payload, job))
+        while payload.get("gated") and not events.all("open", payload["name"]):
+            time.sleep(0.01)
         return end_of(payload, job, events)
 
     async def waiting(payload: dict[str, Any], job: Job[Any]) -> Any:
@@ -142,6 +149,8 @@ def handler_of(kind: str, events: Events) -> Callable[..., Any]:
             time.sleep(duration)  # noqa: ASYNC251  # the very fault to be tried
         elif duration:
             await _sleep(duration, payload, job, events)
+        while payload.get("gated") and not events.all("open", payload["name"]):
+            await _sleep(0.01, payload, job, events)
         return end_of(payload, job, events)
 
     return {"def": plain, "async def": waiting}[kind]

@@ -151,7 +151,7 @@ def test_an_idle_worker_of_a_user_who_may_not_end_a_read(weak_url, make_stream, 
 def test_what_a_stopped_worker_had_read_ahead_is_started_by_another_one(make_stream, make_fleet, kind, raw):
     s = make_stream(lease=LEASE_S)
     ahead = [f"ahead{n}" for n in range(7)]
-    s.add_many([{"name": "first", "seconds": 2}, *({"name": name} for name in ahead)])
+    s.add_many([{"name": "first", "gated": True}, *({"name": name} for name in ahead)])
     with make_fleet(handler=kind, lease=LEASE_S, worker={"concurrency": 1, "prefetch": 8}) as f:
         stopping = f.start()
         until(lambda: f.events.all("start", "first") and s.inspect().pending == 8)
@@ -159,6 +159,8 @@ def test_what_a_stopped_worker_had_read_ahead_is_started_by_another_one(make_str
         until(lambda: len(f.events.all("up")) == 2)
         stopping.terminate()
         stopped = time.monotonic()
+        until(lambda: len(f.events.all("end")) == len(ahead))
+        f.events.open("first")
         until(lambda: is_idle(s))
         assert stopping.wait(10) == 0
         assert f.terminate() == [0]
