@@ -1,7 +1,8 @@
 -- add.lua: put jobs into the stream, each unless its ID is known already, while the stream is not full.
 --
--- KEYS[1]     stream  T:stream        stream
--- KEYS[2..5]  ids     T:ids:<slice>   hashes, job ID -> queued <entry ID> | done <entry ID>
+-- KEYS[1]     stream     T:stream        stream
+-- KEYS[2]     scheduled  T:scheduled     sorted set, timer ID -> due time
+-- KEYS[3..6]  ids        T:ids:<slice>   hashes, job ID -> queued <entry ID> | done <entry ID>
 -- ARGV[1]  slice length in ms
 -- ARGV[2]  most entries that may be ready (not read by the group that is furthest behind), or 0 for no limit
 -- ARGV[3..]  per job: its ID or '' (none was chosen), how many fields and values follow, field, value, field, value ...
@@ -10,22 +11,24 @@
 --                   { 0, entry ID, 'ready' }    known: a group that handles it has not read it yet
 --                   { 0, entry ID, 'pending' }  known: a group has read it and not settled it
 --                   { 0, entry ID, 'done' }     known: settled within the last idempotency_ttl
+--                   { 0, '', 'scheduled' }      known: it waits for its time, or for its next attempt
 --                   { -1, number, 'full' }      not added: so many are ready. Whatever follows it was not added either
---          error WRONGTYPE  a slice of T:ids is no hash; nothing was written
+--          error WRONGTYPE  a slice of T:ids is no hash, or T:scheduled no sorted set; nothing was written
 --          error            an entry could not be added (memory is full, the stream has used up its IDs, ...); nothing was
 --                           written from there on
 --
 -- Atomic because two producers with one ID must get one entry, and of a batch a whole beginning must be added, so that the
 -- caller can tell what is left. A record whose entry was removed by somebody else does not count, else a flushed stream
 -- would refuse its jobs for a day. Redis >= 6.2.
--- Uses: ids, groups, records
+-- Uses: ids, groups, records, types, timers
 
 local stream = KEYS[1]
-local ids = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
+local scheduled = KEYS[2]
+local ids = { KEYS[3], KEYS[4], KEYS[5], KEYS[6] }
 local slice_ms = tonumber(ARGV[1])
 local max_ready = tonumber(ARGV[2])
 
-local wrong = check_slices(ids)
+local wrong = check_type(scheduled, 'zset') or check_slices(ids)
 if wrong then return wrong end
 local now = server_ms()
 
@@ -76,9 +79,11 @@ end
 
 local ready
 local known, queued = {}, {} -- what was remembered, and what this batch adds: looked up, and noted, all at once
+local any_timers = false
 local names, pairs_ = {}, {}
 
 local function add(job_id, first, last)
+  if job_id ~= '' and any_timers and timers_of(scheduled, job_id, groups())[1] then return { 0, '', 'scheduled' } end
   local record = job_id ~= '' and (queued[job_id] or known[job_id])
   if record then
     local word, entry_id = string.match(record, '^(%a+) (.*)$')
@@ -104,7 +109,10 @@ while at <= #ARGV do
   if ARGV[at] ~= '' then chosen[#chosen + 1] = ARGV[at] end
   at = at + 2 + tonumber(ARGV[at + 1])
 end
-if #chosen > 0 then known = find_records(ids, now, chosen) end
+if #chosen > 0 then
+  known = find_records(ids, now, chosen)
+  any_timers = redis.call('EXISTS', scheduled) == 1
+end
 ready = max_ready > 0 and count_ready(jobs) or 0
 
 local answers, refused = {}, nil

@@ -17,7 +17,8 @@ local CALLS = {
   XADD = { 'NOMKSTREAM', '*', 'f', 'v' }, XACK = { 'g', '0-1' }, XDEL = { '0-1' }, XLEN = {},
   XCLAIM = { 'g', 'c', '0', '0-1', 'JUSTID' }, XAUTOCLAIM = { 'g', 'c', '0', '0', 'COUNT', '1', 'JUSTID' },
   XPENDING = { 'g', '-', '+', '1' }, XRANGE = { '-', '+', 'COUNT', '1' }, XTRIM = { 'MAXLEN', '0' },
-  XREVRANGE = { '+', '-', 'COUNT', '1' }, HGETALL = {}, HSCAN = { '0' }, ZCARD = {},
+  XREVRANGE = { '+', '-', 'COUNT', '1' }, HGETALL = {}, HSCAN = { '0' }, HLEN = {}, GET = {}, PEXPIRE = { '1' },
+  ZCARD = {}, ZSCORE = { 'm' }, ZRANGE = { '0', '0' }, ZRANGEBYSCORE = { '0', '0' }, ZADD = { 'XX', '1', 'm' }, ZREM = { 'm' },
   HGET = { 'f' }, HMGET = { 'f' }, HDEL = { 'f' }, HEXISTS = { 'f' }, TYPE = {}, EXISTS = {}, UNLINK = {}, PEXPIREAT = { '1' },
 }
 -- These have no call without effect; where the server cannot be asked, the command's category tells.

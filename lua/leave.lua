@@ -2,6 +2,7 @@
 --
 -- KEYS[1]  stream   T:stream   stream
 -- KEYS[2]  workers  T:workers  hash, consumer -> who it is
+-- KEYS[3]  tick     T:tick:<role>  string, the token of who moves due jobs; given up if it is this consumer's
 -- ARGV[1]  group
 -- ARGV[2]  consumer
 --
@@ -17,6 +18,7 @@
 
 local stream = KEYS[1]
 local workers = KEYS[2]
+local tick = KEYS[3]
 local group = ARGV[1]
 local consumer = ARGV[2]
 
@@ -31,6 +33,7 @@ for _, row in ipairs(rows) do
     known = true
   end
 end
+if redis.pcall('GET', tick) == consumer then redis.call('UNLINK', tick) end
 redis.call('HDEL', workers, consumer) -- first: what is written after it is not refused for lack of memory
 if not known then return 0 end
 redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)

@@ -1,10 +1,11 @@
 -- redrive.lua: give a dead letter's job back to its group, with all its attempts, and remove the letter.
 --
--- KEYS[1]      stream  T:stream         stream
--- KEYS[2]      dead    T:dead           stream of dead letters
--- KEYS[3]      meta    T:meta           hash, counters
--- KEYS[4..7]   ids     T:ids:<slice>    hashes, job ID -> queued <entry ID> | done <entry ID>
--- KEYS[8..11]  done    T:done:<slice>   hashes, <group>/<job ID> -> running <entry ID> | done <result>
+-- KEYS[1]      stream     T:stream         stream
+-- KEYS[2]      dead       T:dead           stream of dead letters
+-- KEYS[3]      scheduled  T:scheduled      sorted set, timer ID -> due time
+-- KEYS[4]      meta       T:meta           hash, counters
+-- KEYS[5..8]   ids        T:ids:<slice>    hashes, job ID -> queued <entry ID> | done <entry ID>
+-- KEYS[9..12]  done       T:done:<slice>   hashes, <group>/<job ID> -> running <entry ID> | done <result>
 -- ARGV[1]  entry ID of the letter
 -- ARGV[2]  job ID to give it, or '' for its own
 -- ARGV[3]  most redrives that the job may have had
@@ -12,20 +13,21 @@
 --
 -- Returns  { 1, entry ID }      added again under that ID; the letter is gone
 --          { 0 }                there is no such letter
---          { -1, state }        its job ID is ready, pending or done again meanwhile: superseded; nothing was written
+--          { -1, state }        its job ID is scheduled, ready, pending or done again: superseded; nothing was written
 --          { -2, why }          it cannot be redriven; nothing was written
 --          error                the entry could not be added (WRONGTYPE, memory is full, ...); nothing was written
 --
 -- Atomic because the job must be dead or ready, never both, never neither; so two redrives of one letter make one run. XADD
 -- is the write that can fail, so it comes first. Only the letter's group handles the entry (sq:group). All fields but ours
 -- are kept byte for byte and in order. Redis >= 6.2.
--- Uses: fence, ids, groups, records, types, letters
+-- Uses: fence, ids, groups, records, types, letters, timers
 
 local stream = KEYS[1]
 local dead = KEYS[2]
-local meta = KEYS[3]
-local ids = { KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
-local done = { KEYS[8], KEYS[9], KEYS[10], KEYS[11] }
+local scheduled = KEYS[3]
+local meta = KEYS[4]
+local ids = { KEYS[5], KEYS[6], KEYS[7], KEYS[8] }
+local done = { KEYS[9], KEYS[10], KEYS[11], KEYS[12] }
 local letter_id = ARGV[1]
 local new_id = ARGV[2]
 local most = tonumber(ARGV[3])
@@ -34,7 +36,8 @@ local slice_ms = tonumber(ARGV[4])
 local REPLACED = { ['sq:id'] = true, ['sq:generated'] = true, ['sq:at'] = true, ['sq:attempt'] = true,
   ['sq:group'] = true, ['sq:errors'] = true, ['sq:redrives'] = true }
 
-local wrong = check_stream(stream) or check_stream(dead) or check_slices(ids) or check_slices(done)
+local wrong = check_stream(stream) or check_stream(dead) or check_type(scheduled, 'zset')
+  or check_slices(ids) or check_slices(done)
 if wrong then return wrong end
 local letter = first_entry(dead, letter_id, letter_id)
 if not letter then return { 0 } end
@@ -69,6 +72,7 @@ local now = server_ms()
 
 -- What the group still has, or had, under this ID; another group's retry of it does not count.
 local function holder()
+  if timer_for(scheduled, group, job_id) then return 'scheduled' end
   local word, value = string.match(find_record(done, now, group .. '/' .. job_id) or '', '^(%a+) (.*)$')
   if word == 'done' then return 'done' end
   if word == 'running' and is_id(value) and pending_rows(stream, group, value, value, 1)[1] then return 'pending' end

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Release,
         Result,
         Retry,
+        ScheduledJob,
         Snapshot,
     )
     from streamq.options import StreamOptions
@@ -54,7 +55,7 @@ _HOMES = {
     ),
     "streamq.messages": (
         "Added", "DeadLetter", "Failed", "GroupSnapshot", "Job",
-        "Reclaimed", "Redriven", "Reject", "Release", "Result", "Retry", "Snapshot",
+        "Reclaimed", "Redriven", "Reject", "Release", "Result", "Retry", "ScheduledJob", "Snapshot",
     ),
     "streamq.options": ("StreamOptions",),
     "streamq.stream": ("Stream",),
@@ -90,6 +91,7 @@ __all__ = [
     "Release",
     "Result",
     "Retry",
+    "ScheduledJob",
     "ServerError",
     "ServerTooOldError",
     "Snapshot",

@@ -8,14 +8,16 @@ must not be able to run code.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NoReturn, TypeVar, get_origin
+from typing import Annotated, Any, Final, Generic, NoReturn, TypeVar, get_origin
 
 import msgspec
 
 from streamq._requests import Arg
+from streamq.backoff import MAX_DELAY_MS, MAX_DELAYS, Backoff
 from streamq.errors import ConfigurationError, JobEncodingError
 from streamq.keys import ID_BYTES, NAME, check_id
 from streamq.messages import MOST_MS, Job, JobIdKind, Reason
@@ -207,14 +209,18 @@ class EntryCodec(Generic[T]):
         self._tail: tuple[Arg, ...] = () if options.codec == "json" else ("sq:codec", options.codec)
         self._group = options.group.encode()
 
-    def fields(self, payload: T, *, job_id: str | None, headers: Mapping[str, str] | None) -> list[Arg]:
+    def fields(
+        self, payload: T, *, job_id: str | None, headers: Mapping[str, str] | None, retry: Backoff | None = None
+    ) -> list[Arg]:
         """Fields of a new entry: name, value, name, value ...
 
         Raises:
             JobEncodingError: The payload or a header cannot be stored.
-            ConfigurationError: The job ID is not valid.
+            ConfigurationError: The job ID is not valid, or the retry policy cannot travel with a job.
         """
         fields: list[Arg] = ["job", self.payloads.encode(payload), *self._tail]
+        if retry is not None:
+            fields += ("sq:retry", _encode_policy(retry))
         if job_id is not None:
             fields += ("sq:id", check_id(job_id, "job ID"))
         if headers:
@@ -278,6 +284,7 @@ class EntryCodec(Generic[T]):
             _at=reserved.at,
             _errors=reserved.errors,
             _kind=reserved.kind,
+            _retry=reserved.retry,
         )
 
 
@@ -288,7 +295,7 @@ class _InvalidFieldError(ValueError):
 class _Reserved:
     """The reserved fields of an entry."""
 
-    __slots__ = ("at", "attempt", "codec", "errors", "group", "headers", "job_id", "kind", "payload")
+    __slots__ = ("at", "attempt", "codec", "errors", "group", "headers", "job_id", "kind", "payload", "retry")
 
     def __init__(self, entry_id: str) -> None:
         self.payload: bytes | None = None
@@ -300,6 +307,7 @@ class _Reserved:
         self.group: bytes | None = None
         self.headers: dict[str, str] = {}
         self.errors: tuple[str, ...] = ()
+        self.retry: Backoff | None = None
 
     @classmethod
     def read(cls, entry_id: str, fields: list[bytes]) -> _Reserved:
@@ -334,12 +342,18 @@ class _Reserved:
                     shown = cut(repr(value), 60)
                     raise _InvalidFieldError(f"field sq:codec: {shown} is not known here; json and msgpack are")
                 self.codec = value
-            case b"sq:errors":
-                self.errors = _errors(value)
+            case b"sq:errors" | b"sq:retry":
+                self._take_json(name, value)
             case _ if name.startswith(b"sq:h:"):
                 self.headers[_utf8(name, name[5:])] = _utf8(name, value)
             case _:
                 pass  # of a later version: carried along, not understood
+
+    def _take_json(self, name: bytes, value: bytes) -> None:
+        if name == b"sq:errors":
+            self.errors = _errors(value)
+        else:
+            self.retry = _policy(value)
 
 
 def _job_id(value: bytes) -> str:
@@ -369,6 +383,70 @@ def _errors(value: bytes) -> tuple[str, ...]:
         return tuple(msgspec.json.decode(value, type=list[str])[-MAX_ERRORS:])
     except msgspec.DecodeError:
         raise _InvalidFieldError("field sq:errors: not a JSON list of strings") from None
+
+
+_Ms = Annotated[int, msgspec.Meta(ge=0, le=MAX_DELAY_MS)]
+
+
+class _Policy(msgspec.Struct, omit_defaults=True):
+    """A job's own retry policy as ``sq:retry`` holds it, in JSON; the names are those of `Backoff`, times are ms."""
+
+    delays_ms: Annotated[list[_Ms], msgspec.Meta(min_length=1, max_length=MAX_DELAYS)]
+    factor: Annotated[float, msgspec.Meta(ge=1)] = 1.0
+    cap_ms: _Ms = MAX_DELAY_MS
+    limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+
+
+def _encode_policy(retry: Backoff) -> bytes:
+    if not isinstance(retry, Backoff):
+        raise ConfigurationError(f"retry must be a Backoff, such as Backoff.constant(5), not {retry!r:.80}")
+    if retry.compute is not None:
+        raise ConfigurationError("a custom backoff cannot travel with a job: give it to the stream's options")
+    return msgspec.json.encode(_Policy(list(retry.delays_ms), retry.factor, retry.cap_ms, retry.limit, retry.jitter))
+
+
+def _policy(value: bytes) -> Backoff:
+    try:
+        found = msgspec.json.decode(value, type=_Policy)
+    except msgspec.DecodeError as error:
+        raise _InvalidFieldError(f"field sq:retry: {cut(str(error), 300)}") from None
+    return Backoff(
+        delays_ms=tuple(found.delays_ms),
+        factor=found.factor,
+        cap_ms=found.cap_ms,
+        limit=found.limit,
+        jitter=found.jitter,
+    )
+
+
+_HEADERS: Final = {0xD9: 2, 0xDA: 3, 0xDB: 5, 0xC4: 2, 0xC5: 3, 0xC6: 5}
+"""First byte of a MessagePack string or binary -> length of its header; those below 0xC0 are a byte long."""
+
+
+def unpack_entry(packed: bytes | None) -> list[bytes]:
+    """Fields of an entry that waits for its time: field, value, field, value ... Empty if it is no packed entry.
+
+    Lua packs all text as strings, whatever bytes it is, which no decoder takes for text: so its parts are taken raw.
+    """
+    try:
+        parts = msgspec.msgpack.decode(packed or b"", type=list[msgspec.Raw])
+    except msgspec.DecodeError:
+        return []
+    raw = [bytes(part) for part in parts]
+    if len(raw) % 2 or not all(0xA0 <= part[0] <= 0xBF or part[0] in _HEADERS for part in raw):  # noqa: PLR2004  # short strings
+        return []
+    return [part[_HEADERS.get(part[0], 1) :] for part in raw]
+
+
+def about_entry(fields: list[bytes]) -> tuple[int, int | None, tuple[str, ...]]:
+    """Attempt, time of enqueueing in ms and last errors that an entry's fields tell; what is malformed is left out."""
+    found = _Reserved("")
+    for i in range(0, len(fields), 2):
+        if fields[i] in {b"sq:attempt", b"sq:at", b"sq:errors"}:
+            with contextlib.suppress(_InvalidFieldError):
+                found._take(fields[i], fields[i + 1])  # noqa: SLF001  # its module
+    return found.attempt, found.at, found.errors
 
 
 def errors_with(job: Job[Any], error: str) -> bytes:

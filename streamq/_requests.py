@@ -32,12 +32,12 @@ Reply: TypeAlias = Any
 
 
 class Command(msgspec.Struct, Generic[T_co], frozen=True, eq=False):
-    """One command, spelled as in redis-cli. `waits` says that the server may answer later, so that a driver can cut it short."""
+    """One command, spelled as in redis-cli. The server may let it wait for `wait_ms`; a driver can cut that short."""
 
     args: tuple[Arg, ...]
     keys: tuple[str, ...]
     decode: Callable[[Reply], T_co]
-    waits: bool = False
+    wait_ms: int = 0
 
 
 class Script(msgspec.Struct, Generic[T_co], frozen=True, eq=False):

@@ -137,16 +137,21 @@ def add(keys: Keys, options: StreamOptions, *, jobs: Sequence[NewJob]) -> Script
     argv: list[Arg] = [options.slice_ms, options.max_ready or 0]
     for job in jobs:
         argv += (job.job_id or "", len(job.fields), *job.fields)
-    return Script("add", (keys.stream, *keys.ids), tuple(argv), decode)
+    return Script("add", (keys.stream, keys.scheduled, *keys.ids), tuple(argv), decode)
 
 
-def cancel(keys: Keys, *, job_id: str) -> Script[tuple[int, str]]:
+def cancel(keys: Keys, options: StreamOptions, *, job_id: str, only_scheduled: bool) -> Script[tuple[int, str]]:
     """``cancel.lua``: (1 removed, 0 unknown, -1 refused; entry ID, or the state)."""
 
     def decode(reply: Reply) -> tuple[int, str]:
         return reply[0], text(reply[1]) if len(reply) > 1 else ""
 
-    return Script("cancel", (keys.stream, *keys.ids), (job_id,), decode)
+    return Script(
+        "cancel",
+        (keys.stream, keys.scheduled, keys.jobs, *keys.ids),
+        (job_id, options.group, int(only_scheduled)),
+        decode,
+    )
 
 
 def result(keys: Keys, options: StreamOptions, *, job_id: str) -> Script[tuple[str, bytes]]:
@@ -155,7 +160,7 @@ def result(keys: Keys, options: StreamOptions, *, job_id: str) -> Script[tuple[s
     def decode(reply: Reply) -> tuple[str, bytes]:
         return text(reply[0]), reply[1] if len(reply) > 1 else b""
 
-    return Script("result", (keys.stream, *keys.ids, *keys.done), (options.group, job_id), decode)
+    return Script("result", (keys.stream, keys.scheduled, *keys.ids, *keys.done), (options.group, job_id), decode)
 
 
 def ack(keys: Keys, options: StreamOptions, *, consumer: str, batch: Sequence[Settled]) -> Script[list[Fence]]:
@@ -268,18 +273,19 @@ def retry(
     enqueued_ms: int,
     attempt: int,
     errors: bytes,
+    delay_ms: int,
 ) -> Script[tuple[Fence, str]]:
-    """``retry.lua``: what the fence found, and the new entry's ID."""
+    """``retry.lua``: what the fence found, and the new entry's ID if it waits for nothing."""
 
     def decode(reply: Reply) -> tuple[Fence, str]:
         return Fence(reply[0]), text(reply[1]) if len(reply) > 1 else ""
 
     return Script(
         "retry",
-        (keys.stream, keys.meta, *keys.ids, *keys.done),
+        (keys.stream, keys.scheduled, keys.jobs, keys.wake, keys.meta, *keys.ids, *keys.done),
         (
             options.group, consumer, options.retention, options.slice_ms, item.entry_id, item.count,
-            item.kind, item.job_id, enqueued_ms, attempt, errors,
+            item.kind, item.job_id, enqueued_ms, attempt, errors, delay_ms,
         ),
         decode,
     )  # fmt: skip

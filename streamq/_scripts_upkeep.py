@@ -24,6 +24,7 @@ class Role(StrEnum):
 
     RECLAIM = "reclaim"
     RECLAIM_LAST = "reclaim-last"
+    PROMOTE = "promote"
     SWEEP = "sweep"
     TRIM = "trim"
     PRUNE = "prune"
@@ -44,6 +45,8 @@ class Tick:
     """What is to be done now."""
 
     paused: bool
+    wait_ms: int | None
+    """Until the first scheduled job is due, or promoting has something to do; None if nothing is scheduled."""
     roles: tuple[Role, ...]
     """Roles whose token was taken."""
 
@@ -53,15 +56,26 @@ def tick(
 ) -> Script[Tick]:
     """``tick.lua``: try for the tokens of these roles, and leave a sign of life."""
     first = next((role for role in periods_ms if role.reclaims), Role.RECLAIM)
-    roles = (first, *(role for role in periods_ms if not role.reclaims))
+    roles = (first, Role.PROMOTE, *(role for role in periods_ms if not role.reclaims and role is not Role.PROMOTE))
 
     def decode(reply: Reply) -> Tick:
-        paused, *taken = reply
-        return Tick(paused == 1, tuple(role for role, mine in zip(roles, taken, strict=True) if mine))
+        paused, wait, *taken = reply
+        return Tick(
+            paused == 1,
+            None if wait < 0 else wait,
+            tuple(role for role, mine in zip(roles, taken, strict=True) if mine),
+        )
 
     return Script(
         "tick",
-        (keys.stream, keys.meta, keys.workers, *(keys.tick(role.token(options.group)) for role in roles)),
+        (
+            keys.stream,
+            keys.scheduled,
+            keys.jobs,
+            keys.meta,
+            keys.workers,
+            *(keys.tick(role.token(options.group)) for role in roles),
+        ),
         (options.group, consumer, beat or b"", *(periods_ms.get(role, 0) for role in roles)),
         decode,
     )
@@ -95,7 +109,7 @@ def prune(keys: Keys, options: StreamOptions, *, min_idle_ms: int, count: int, l
 
 def leave(keys: Keys, options: StreamOptions, *, consumer: str) -> Script[int]:
     """``leave.lua``: 1 removed, 0 not there, -1 holds pending entries."""
-    return Script("leave", (keys.stream, keys.workers), (options.group, consumer), int)
+    return Script("leave", (keys.stream, keys.workers, keys.tick(Role.PROMOTE)), (options.group, consumer), int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +163,7 @@ def redrive(
 
     return Script(
         "redrive",
-        (keys.stream, keys.dead, keys.meta, *keys.ids, *keys.done),
+        (keys.stream, keys.dead, keys.scheduled, keys.meta, *keys.ids, *keys.done),
         (letter_id, new_id or "", max_redrives, options.slice_ms),
         decode,
     )

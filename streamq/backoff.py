@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -10,6 +12,14 @@ from streamq.errors import ConfigurationError
 
 MAX_DELAY_MS = 365 * 86_400_000
 """One year: longer delays are mistakes of unit more often than they are meant."""
+
+MAX_DELAYS = 100
+"""Most explicit delays: they may travel with every job."""
+
+_UNKNOWN_MS = 60_000
+"""A delay whose function has failed: its job waits a minute instead of being lost, or tried without end."""
+
+_log = logging.getLogger("streamq")
 
 
 def to_ms(value: float | timedelta, what: str, *, least_ms: int = 0, most_ms: int = MAX_DELAY_MS) -> int:
@@ -39,7 +49,9 @@ def to_ms(value: float | timedelta, what: str, *, least_ms: int = 0, most_ms: in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Delays between attempts, and how many retries there are. Make one with `exponential`, `constant` or `schedule`.
+    """Delays between attempts, and how many retries there are.
+
+    Make one with `exponential`, `constant`, `schedule` or `custom`.
 
     Attributes:
         delays_ms: Explicit delays, one a retry, the last one repeated.
@@ -47,6 +59,7 @@ class Backoff:
         cap_ms: No delay is longer.
         limit: Retries allowed after the first attempt; None for no limit.
         jitter: Share of each delay, 0 to 1, by which it is spread at random to both sides.
+        compute: Gives each delay in seconds, instead of `delays_ms`, for the number of the attempt that failed.
     """
 
     delays_ms: tuple[int, ...]
@@ -54,10 +67,13 @@ class Backoff:
     cap_ms: int = MAX_DELAY_MS
     limit: int | None = None
     jitter: float = 0.0
+    compute: Callable[[int], float | timedelta] | None = None
 
     def __post_init__(self) -> None:
-        if not self.delays_ms:
-            raise ConfigurationError("a backoff needs at least one delay")
+        if self.compute is not None and not callable(self.compute):
+            raise ConfigurationError(f"a custom backoff needs a function of the attempt, not {self.compute!r:.80}")
+        if self.compute is None and not 1 <= len(self.delays_ms) <= MAX_DELAYS:
+            raise ConfigurationError(f"a backoff needs 1 to {MAX_DELAYS} delays, not {len(self.delays_ms)}")
         if self.limit is not None and (
             isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 0
         ):
@@ -102,6 +118,26 @@ class Backoff:
         """One retry after each of `delays`, in seconds or as timedelta; then no more."""
         return cls(delays_ms=tuple(to_ms(d, "delay") for d in delays), limit=len(delays), jitter=jitter)
 
+    @classmethod
+    def custom(
+        cls,
+        delay: Callable[[int], float | timedelta],
+        *,
+        cap: float | timedelta = 86_400,
+        limit: int | None = 10,
+        jitter: float = 0.0,
+    ) -> Backoff:
+        """Whatever `delay` says. For a stream only: a function cannot travel with a job.
+
+        Args:
+            delay: Called with the number of the attempt that failed (the first is 1); gives seconds or a timedelta. When it
+                raises, or gives no such time, that is logged and the job waits a minute.
+            cap: Longest delay, in seconds or as timedelta.
+            limit: Retries after the first attempt; None for no limit.
+            jitter: Spread of each delay, 0 to 1.
+        """
+        return cls(delays_ms=(), cap_ms=to_ms(cap, "cap"), limit=limit, jitter=jitter, compute=delay)
+
     def exhausted(self, attempt: int) -> bool:
         """True when attempt number `attempt` (the first is 1) was the last one allowed."""
         return self.limit is not None and attempt > self.limit
@@ -113,13 +149,23 @@ class Backoff:
             attempt: Attempts made so far. Any size: the power is never computed beyond the cap.
             chance: Random number from 0 to 1 for the jitter; 0.5 is the middle, so no jitter.
         """
-        over = max(attempt, 1) - len(self.delays_ms)
-        if over <= 0:
-            delay: float = self.delays_ms[max(attempt, 1) - 1]
+        attempt = max(attempt, 1)
+        over = attempt - len(self.delays_ms)
+        if self.compute is not None:
+            delay: float = self._computed(self.compute, attempt)
+        elif over <= 0:
+            delay = self.delays_ms[attempt - 1]
         else:
             delay = self._grown(self.delays_ms[-1], over)
         delay = min(delay, self.cap_ms)
         return round(min(max(delay * (1 + self.jitter * (2 * chance - 1)), 0), self.cap_ms))
+
+    def _computed(self, compute: Callable[[int], float | timedelta], attempt: int) -> int:
+        try:
+            return to_ms(compute(attempt), "delay")
+        except Exception as error:  # noqa: BLE001  # a user's function may raise anything, and its job must not be lost
+            _log.error("custom backoff failed for attempt %d: %s: %s", attempt, type(error).__name__, error)
+            return _UNKNOWN_MS
 
     def _grown(self, last_ms: int, times: int) -> float:
         if last_ms == 0 or self.factor == 1:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Generic, Literal, Self, TypeVar
 
 import msgspec
 
+from streamq.backoff import Backoff, to_ms
 from streamq.effects import Effects
 
 T = TypeVar("T")
 
-AddState = Literal["ready", "pending", "done"]
-ResultState = Literal["ready", "pending", "done", "unknown"]
+AddState = Literal["scheduled", "ready", "pending", "done"]
+ResultState = Literal["scheduled", "ready", "pending", "done", "unknown"]
 Reason = Literal[
     "deliveries",
     "attempts",
@@ -49,14 +50,15 @@ class Added(msgspec.Struct, frozen=True):
     """Answer of `add`.
 
     Attributes:
-        job_id: The job's ID: the caller's, else the entry ID.
-        entry_id: Where the job is: its entry in the stream (of the earlier job, if there was one).
+        job_id: The job's ID: the caller's, else the entry ID, or a random one if it waits for its time.
+        entry_id: Where the job is: its entry in the stream (of the earlier job, if there was one). None while it waits for
+            its time.
         created: False when the ID was known already and nothing was added.
-        state: Where the job is now: ``ready``, ``pending`` or ``done``.
+        state: Where the job is now: ``scheduled``, ``ready``, ``pending`` or ``done``.
     """
 
     job_id: str
-    entry_id: str
+    entry_id: str | None
     created: bool
     state: AddState
 
@@ -91,6 +93,7 @@ class Job(msgspec.Struct, Generic[T], eq=False, kw_only=True):
     _at: int | None = None
     _errors: tuple[str, ...] = ()
     _kind: JobIdKind = JobIdKind.GENERATED
+    _retry: Backoff | None = None
     _effects: Effects | None = None
 
     @property
@@ -170,8 +173,9 @@ class Result(msgspec.Struct, frozen=True):
 
     Attributes:
         job_id: The job's ID.
-        state: ``done``, ``pending`` (in somebody's hands), ``ready`` (not begun), or ``unknown``: never added, dead-lettered,
-            cancelled, or forgotten after `idempotency_ttl`. A job with a generated ID and without a result is not remembered.
+        state: ``done``, ``pending`` (in somebody's hands), ``ready`` (not begun), ``scheduled`` (waiting for its time, or
+            for its next attempt), or ``unknown``: never added, dead-lettered, cancelled, or forgotten after
+            `idempotency_ttl`. A job with a generated ID and without a result is not remembered.
         value: What its handler returned, decoded from JSON; None where there is nothing.
     """
 
@@ -180,12 +184,41 @@ class Result(msgspec.Struct, frozen=True):
     value: Any = None
 
 
+class ScheduledJob(msgspec.Struct, frozen=True):
+    """A job that waits for its time, or for its next attempt.
+
+    Attributes:
+        job_id: The job's ID.
+        group: The consumer group whose next attempt it is; None for a job of all groups.
+        due_at: When it moves into the stream, by the server's clock.
+        attempt: Number of the attempt that will run; 1 for a job that never ran.
+        errors: Of the last attempts, newest last; at most five.
+        enqueued_at: When the job was first added.
+        fields: All fields of the entry, in order, byte for byte. Empty if the entry is lost or malformed: such a job is taken
+            out when it is due.
+    """
+
+    job_id: str
+    group: str | None
+    due_at: datetime
+    attempt: int
+    errors: tuple[str, ...]
+    enqueued_at: datetime | None
+    fields: tuple[tuple[bytes, bytes], ...]
+
+    @property
+    def payload(self) -> bytes | None:
+        """The encoded payload (field ``job``), or None if there is none."""
+        return next((value for name, value in self.fields if name == b"job"), None)
+
+
 class Redriven(msgspec.Struct, frozen=True):
     """Answer of `redrive`.
 
     Attributes:
         moved: Letter ID -> ID of the entry that its job has now.
-        superseded: Letter ID -> ``ready``, ``pending`` or ``done``: where its job ID is again meanwhile. The letter stays.
+        superseded: Letter ID -> ``scheduled``, ``ready``, ``pending`` or ``done``: where its job ID is again meanwhile. The
+            letter stays.
         refused: Letter ID -> why it cannot be redriven. The letter stays.
         missing: Letter IDs that are not there: redriven or purged by somebody else.
     """
@@ -308,10 +341,15 @@ class Retry(Exception):  # noqa: N818  # a word a handler says, no error
 
     Args:
         reason: Kept with the job's last errors.
+        delay: Seconds until then; by the retry policy without it. A stream's `max_delay` is the most it gets.
+
+    Raises:
+        ConfigurationError: The delay is negative, not finite, or longer than a year. It is the handler that fails with it.
     """
 
-    def __init__(self, reason: str = "") -> None:
+    def __init__(self, reason: str = "", *, delay: float | timedelta | None = None) -> None:
         super().__init__(reason)
+        self.delay_ms = None if delay is None else to_ms(delay, "delay")
 
 
 class Reject(Exception):  # noqa: N818  # a word a handler says, no error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, get_args
 
-from streamq.backoff import Backoff, to_ms
+from streamq.backoff import MAX_DELAY_MS, Backoff, to_ms
 from streamq.errors import ConfigurationError
 from streamq.keys import SLICES, check_name, is_whole
 
@@ -38,7 +38,10 @@ class StreamOptions:
             process, short enough to wait for after a crash; running handlers are renewed at a third of it.
         max_deliveries: Starts a job gets when its process keeps dying; then it is dead-lettered. 1 protects no
             bystander: whatever a dead process held is spent.
-        retry: Attempts a failing job gets. Until scheduled retries arrive only its `limit` counts: a retry runs at once.
+        retry: How long a failing job waits before each next attempt, and how many it gets; see `Backoff`. A job may bring
+            its own (`Stream.add`).
+        max_delay: Longest time in seconds that a job may be scheduled ahead: longer delays are mistakes of unit more often
+            than they are meant. At most a year.
         crash_backoff: How much longer than `lease` a worker leaves a job alone after it was started twice or more
             without an end. The first crash costs nothing extra.
         idempotency_ttl: Seconds a job ID chosen by a caller, and its result, are remembered after their last change.
@@ -63,6 +66,7 @@ class StreamOptions:
     lease: float | timedelta = 15.0
     max_deliveries: int = 5
     retry: Backoff = field(default_factory=lambda: Backoff.exponential(1, cap=900, limit=10, jitter=0.2))
+    max_delay: float | timedelta = MAX_DELAY_MS / 1000
     crash_backoff: Backoff = field(default_factory=lambda: Backoff.exponential(1, cap=60, limit=None, jitter=0))
     idempotency_ttl: float | timedelta = 86_400.0
     retention: Retention = "delete"
@@ -75,6 +79,7 @@ class StreamOptions:
     all_groups: tuple[str, ...] = field(init=False, repr=False)
     keep_ms: int | None = field(init=False, repr=False)
     lease_ms: int = field(init=False, repr=False)
+    max_delay_ms: int = field(init=False, repr=False)
     slice_ms: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -104,6 +109,7 @@ class StreamOptions:
         object.__setattr__(self, "all_groups", tuple(dict.fromkeys((self.group, *others))))
         object.__setattr__(self, "keep_ms", keep_ms)
         object.__setattr__(self, "lease_ms", lease_ms)
+        object.__setattr__(self, "max_delay_ms", to_ms(self.max_delay, "max_delay"))
         # A slice is written for one turn and kept for SLICES - 1 more, so this keeps a record for the whole TTL at least.
         object.__setattr__(self, "slice_ms", -(-ttl_ms // (SLICES - 1)))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType, UnionType
 from typing import Any, Generic, Self, TypeAlias, TypeVar, cast, get_args, overload
 
@@ -20,19 +22,23 @@ from streamq._ops import (
     lease,
     letters,
     pause,
+    promote,
     registry,
     remove,
+    schedule,
     settle,
     trim,
 )
 from streamq._ops import read as reading
+from streamq._ops.enqueue import Terms
 from streamq._requests import Plan
+from streamq._scripts_timers import When, when
 from streamq._spec import Spec
-from streamq.backoff import to_ms
+from streamq.backoff import Backoff, to_ms
 from streamq.effects import Effects
 from streamq.errors import ConfigurationError, LeaseLostError
 from streamq.keys import Keys, check_name, is_whole
-from streamq.messages import Added, DeadLetter, Job, Reclaimed, Redriven, Result, Snapshot
+from streamq.messages import Added, DeadLetter, Job, Reclaimed, Redriven, Result, ScheduledJob, Snapshot
 from streamq.options import GroupStart, StreamOptions
 
 T = TypeVar("T")
@@ -81,6 +87,7 @@ class Stream(Generic[T]):
         self._unpaused_at = -PAUSE_SEEN_S
         self.dead_letters = DeadLetters(self._spec, self._run, self._operate)
         self.groups = Groups(self._spec, self._run)
+        self.scheduled = Schedule(self._spec, self._run, self._operate)
 
     @property
     def options(self) -> StreamOptions:
@@ -99,37 +106,60 @@ class Stream(Generic[T]):
         """Close the connections. What is pending stays pending; a later call opens them anew."""
         self._driver.close()
 
-    def add(self, payload: T, *, job_id: str | None = None, headers: Mapping[str, str] | None = None) -> Added:
-        """Add a job: when this returns, its entry is in the stream.
+    def add(
+        self,
+        payload: T,
+        *,
+        job_id: str | None = None,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        replace: bool = False,
+        retry: Backoff | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Added:
+        """Add a job: when this returns, its entry is in the stream, or with `delay` or `at` it waits for its time.
+
+        What waits moves into the stream when it is due, by the server's clock, if a worker, a `read` or a `promote` is
+        there to move it. Scheduled jobs are not counted by `max_ready`.
 
         Args:
             payload: Of the stream's type; at most `max_payload` bytes encoded.
             job_id: Makes adding idempotent: for `idempotency_ttl` after the job was added, retried or done, nothing is
                 added and the answer says where the job is. The payload of the first stands. 1 to 512 bytes
                 of UTF-8 without control characters.
+            delay: Seconds until it is due, at most `max_delay`; 0 is now.
+            at: Instead, the time when it is due: an aware datetime. A past one is now.
+            replace: If a job of this `job_id` waits, for its time or for its next attempt, it gets this payload, this time, and
+                all its attempts anew. One that is ready, pending or done stays as it is.
+            retry: A retry policy of its own, in place of the stream's.
             headers: Text that travels with the job, such as a trace ID.
 
         Returns:
-            The job's ID, its entry ID, whether it was created, and its state.
+            The job's ID, its entry ID, whether it was created (or replaced), and its state.
 
         Raises:
             JobEncodingError: The payload or a header cannot be stored; fix it. Nothing was written.
-            ConfigurationError: The job ID is not valid, or the stream's key holds something else. Nothing was written.
+            ConfigurationError: The job ID, the delay or the time is not valid or too far ahead, or the stream's key holds
+                something else. Nothing was written.
             ConnectionLostError: With `maybe_executed` the job may have been added: with a `job_id`, add it again.
             QueueFullError: `max_ready` jobs wait already. Nothing was written.
             ServerError: The server refused, for example for lack of memory. Nothing was written.
 
-        Round trips: 1 (a first call 2 more with `groups`, and 2 with `job_id` or `max_ready`). Atomic: yes (XADD, or a
-        script with `job_id` or `max_ready`). Server: Redis 6.2, Valkey.
+        Round trips: 1 (a first call 2 more with `groups`, and 2 with `job_id`, `max_ready` or a time). Atomic: yes (XADD, or
+        a script with any of those). Server: Redis 6.2, Valkey.
         """
-        plan = enqueue.add(self._spec, payload, job_id=job_id, headers=headers)
-        return self._run_behind(plan, *self._openings(by_script=job_id is not None))
+        due = when(delay, at, most_ms=self.options.max_delay_ms)
+        terms = Terms(headers, retry, replace)
+        plan = enqueue.add(self._spec, payload, job_id=job_id, due=due, new_id=_new_id(), terms=terms)
+        return self._run_behind(plan, *self._openings(by_script=job_id is not None, waits=due is not None or replace))
 
     def add_many(
         self,
         payloads: Iterable[T],
         *,
         job_id: Callable[[T], str] | None = None,
+        delay: float | timedelta | Callable[[T], float | timedelta] | None = None,
+        retry: Backoff | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> int:
         """Add jobs from any iterable, in writes of up to 500 jobs or 1 MiB, so memory stays bounded.
@@ -137,6 +167,8 @@ class Stream(Generic[T]):
         Args:
             payloads: Of the stream's type.
             job_id: Gives each payload its job ID; see `add`.
+            delay: Seconds until they are due, the same for all or given by each payload; see `add`.
+            retry: The same for all; see `add`.
             headers: The same for all.
 
         Returns:
@@ -149,15 +181,23 @@ class Stream(Generic[T]):
 
         Round trips: 1 per 500 jobs. Atomic: each job by itself; with `job_id` or `max_ready` each write (a script).
         """
-        plan = enqueue.add_many(self._spec, payloads, job_id=job_id, headers=headers)
-        return self._run_behind(plan, *self._openings(by_script=job_id is not None))
+        plan = enqueue.add_many(
+            self._spec,
+            payloads,
+            job_id=job_id,
+            due=_each_due(delay, self.options.max_delay_ms),
+            new_id=_new_id,
+            terms=Terms(headers, retry),
+        )
+        return self._run_behind(plan, *self._openings(by_script=job_id is not None, waits=delay is not None))
 
     def read(self, consumer: str, *, count: int = 1, block: float | timedelta | None = None) -> list[Job[T]]:
         """Take up to `count` new jobs: when this returns, they are pending under `consumer` and its lease runs.
 
         Entries that cannot become a job are dead-lettered and not returned: neither are jobs whose ID is done already
         (acknowledged) or runs elsewhere (released). The group is made, from the stream's beginning, when it is missing.
-        While the stream is paused, nothing is read; a wait goes on until it is resumed.
+        While the stream is paused, nothing is read; a wait goes on until it is resumed. Scheduled jobs that are due are moved
+        into the stream along the way.
 
         Args:
             consumer: Unique per process start, for example host, pid and a random part: fencing tells consumers apart.
@@ -170,8 +210,8 @@ class Stream(Generic[T]):
         Raises:
             ConnectionLostError: Jobs may be pending unseen; they come back by `reclaim` when their lease has run out.
 
-        Round trips: 1 per second of waiting (a first call 4 more; 1 more when a job has a chosen ID, and 1 a second to see
-        whether the stream is paused). Atomic: yes (XREADGROUP).
+        Round trips: 1 per second of waiting (a first call 4 more; 1 more when a job has a chosen ID, and 2 a second to see
+        whether the stream is paused, and what is due). Atomic: yes (XREADGROUP).
         """
         looked = self._time_to_look()
         plan = intake.read(
@@ -268,25 +308,29 @@ class Stream(Generic[T]):
         """
         self._run(settle.commit(self._spec, job, result))
 
-    def retry(self, job: Job[T], error: str = "") -> bool:
-        """Try the job again: it is added as a new entry with the next attempt's number, and this delivery ends.
+    def retry(self, job: Job[T], error: str = "", *, delay: float | timedelta | None = None) -> bool:
+        """Try the job again: it is scheduled with the next attempt's number, and this delivery ends.
 
-        When the attempts of `StreamOptions.retry` are spent, it is dead-lettered with reason ``attempts``.
+        When the attempts of its policy are spent, it is dead-lettered with reason ``attempts``.
 
         Args:
             job: The job whose attempt failed.
             error: Kept with the job: the last five, cut to 500 characters.
+            delay: Seconds until then, at most `max_delay`; by the job's or the stream's retry policy without it.
 
         Returns:
             True if it runs again, False if it was dead-lettered.
 
         Raises:
             LeaseLostError: The job is not ours any more; drop it.
-            ServerError: It could not be added again, or not dead-lettered; it stays pending.
+            ConfigurationError: The delay is not valid. The job is still pending.
+            ServerError: It could not be scheduled, or not dead-lettered; it stays pending.
 
-        Round trips: 1. Atomic: yes (a script).
+        Round trips: 1. Atomic: yes (a script). By the server's clock.
         """
-        return self._run(outcome.retry(self._spec, job, error)) is None
+        asked_ms = None if delay is None else to_ms(delay, "delay", most_ms=self.options.max_delay_ms)
+        delay_ms = outcome.delay_ms(self._spec, job, asked_ms, random.random())  # noqa: S311  # jitter
+        return self._run(outcome.retry(self._spec, job, error, delay_ms)) is None
 
     def reject(self, job: Job[T], reason: str = "") -> None:
         """Dead-letter the job now, with reason ``rejected``.
@@ -341,10 +385,14 @@ class Stream(Generic[T]):
         return self._run(lease.extend_many(self._spec, jobs))
 
     def cancel(self, job_id: str) -> bool:
-        """Take a job back that nobody has begun: when this returns True, it will never run, and its ID is free again.
+        """Take a job back that nobody has begun, or that waits for its time or its next attempt.
+
+        When this returns True, it will never run, and its ID is free again. Where there are several groups, one that waits for
+        this group's next attempt is taken from this group only.
 
         Args:
-            job_id: The job's ID. A job without a chosen one is found by its entry ID until its first retry.
+            job_id: The job's ID. A job without a chosen one is found by the ID that `add` returned until its first run, and
+                while it waits for another.
 
         Returns:
             True if it was there; False if there is no such job: never added, dead-lettered, cancelled, or forgotten.
@@ -355,6 +403,19 @@ class Stream(Generic[T]):
         Round trips: 1. Atomic: yes (a script).
         """
         return self._operate(remove.cancel(self._spec, job_id))
+
+    def promote(self) -> int:
+        """Move jobs that are due into the stream: for hand-written loops that do not `read` often. Workers do it by themselves.
+
+        Returns:
+            How many were moved.
+
+        Raises:
+            ServerError: The next one could not be moved, for example for lack of memory; it waits on.
+
+        Round trips: 1 per 200. Atomic: each (a script).
+        """
+        return self._run_behind(promote.all_due(self._spec), opening.reader)
 
     def result(self, job_id: str) -> Result:
         """What became of a job, for this stream's group, and what its handler returned. Changes nothing.
@@ -476,7 +537,9 @@ class Stream(Generic[T]):
         now = time.monotonic()
         return now if now - self._unpaused_at >= PAUSE_SEEN_S else None
 
-    def _openings(self, *, by_script: bool) -> tuple[opening.Opening[T], ...]:
+    def _openings(self, *, by_script: bool, waits: bool) -> tuple[opening.Opening[T], ...]:
+        if waits:
+            return opening.producer, opening.scheduler
         if by_script or self.options.max_ready is not None:
             return opening.producer, opening.remembering_producer
         return (opening.producer,)
@@ -492,6 +555,97 @@ class Stream(Generic[T]):
 
     def _run(self, plan: Plan[R]) -> R:
         return self._driver.run(plan)
+
+
+class Schedule(Generic[T]):
+    """The jobs of a stream that wait for their time, or for their next attempt; `Stream.scheduled`.
+
+    What is changed here by job ID is a job of all groups, or the next attempt of this stream's group.
+    """
+
+    def __init__(self, spec: Spec[T], run: _Run, operate: _Run) -> None:
+        self._spec = spec
+        self._run = run
+        self._operate = operate
+
+    def list(
+        self, *, count: int = 100, after: ScheduledJob | None = None, due_before: datetime | None = None
+    ) -> list[ScheduledJob]:
+        """Jobs that wait, of all groups, the next one first. Changes nothing.
+
+        Args:
+            count: Most of them, 1 to 1,000.
+            after: Only those behind this one: the last of the page before. It need not wait any more.
+            due_before: Only those that are due before this time: an aware datetime.
+
+        Round trips: 2.
+        """
+        plan = schedule.listing(self._spec, count=_count(count), after=after, due_before=due_before)
+        found: list[ScheduledJob] = self._run(plan)
+        return found
+
+    def get(self, job_id: str) -> ScheduledJob | None:
+        """The job, or None if it does not wait. Changes nothing.
+
+        Round trips: 1.
+        """
+        found: ScheduledJob | None = self._run(schedule.get(self._spec, job_id))
+        return found
+
+    def cancel(self, job_id: str) -> bool:
+        """Take a job back that waits: when this returns True, it will not run, and its ID is free again.
+
+        Returns:
+            True; False if it is not scheduled: never, not any more, or done.
+
+        Raises:
+            JobStateError: It is ``ready`` or ``pending``. Nothing was changed; `Stream.cancel` takes back what is ready.
+
+        Round trips: 1. Atomic: yes (a script).
+        """
+        cancelled: bool = self._operate(remove.cancel(self._spec, job_id, only_scheduled=True))
+        return cancelled
+
+    def reschedule(
+        self, job_id: str, *, delay: float | timedelta | None = None, at: datetime | None = None
+    ) -> datetime:
+        """Give a job that waits another time. Its payload and attempts stay.
+
+        Args:
+            job_id: The job's ID.
+            delay: Seconds until it is due, at most `max_delay`; 0 is now.
+            at: Instead, the time when it is due: an aware datetime. A past one is now.
+
+        Returns:
+            When it is due, by the server's clock.
+
+        Raises:
+            JobStateError: It is not scheduled, but ``ready``, ``pending``, ``done`` or ``unknown``. Nothing was changed.
+            ConfigurationError: The time is not valid or too far ahead. Nothing was changed.
+
+        Round trips: 1. Atomic: yes (a script).
+        """
+        due = when(delay, at, most_ms=self._spec.options.max_delay_ms)
+        if due is None:
+            raise ConfigurationError("a job is due after a delay or at a time: give delay or at")
+        moved: datetime = self._operate(schedule.reschedule(self._spec, job_id, due))
+        return moved
+
+    def run_now(self, job_id: str) -> str:
+        """Run a job that waits without waiting: when this returns, it is ready. This run takes the place of the one that waited.
+
+        Attempts are counted on: if it fails, the policy says when the next one comes.
+
+        Returns:
+            Its entry ID.
+
+        Raises:
+            JobStateError: It is not scheduled, but ``ready``, ``pending``, ``done`` or ``unknown``. Nothing was changed.
+
+        Round trips: 1. Atomic: yes (a script).
+        """
+        entry_id: str = self._operate(schedule.run_now(self._spec, job_id))
+        return entry_id
 
 
 class DeadLetters(Generic[T]):
@@ -627,6 +781,23 @@ class Groups(Generic[T]):
         """
         dropped: bool = self._run(groups.drop(self._spec, name, force=force))
         return dropped
+
+
+def _new_id() -> str:
+    """A job ID that nobody else draws: of a job that waits, and so has no entry ID yet."""
+    return secrets.token_hex(16)
+
+
+def _each_due(
+    delay: float | timedelta | Callable[[T], float | timedelta] | None, most_ms: int
+) -> Callable[[T], When] | None:
+    if delay is None:
+        return None
+    if callable(delay):
+        of = delay
+        return lambda payload: When("in", to_ms(of(payload), "delay", most_ms=most_ms))
+    same = When("in", to_ms(delay, "delay", most_ms=most_ms))
+    return lambda _: same
 
 
 def _consumer(name: str) -> str:

@@ -30,7 +30,7 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.target, name)
-        if name in {"dead_letters", "groups"}:
+        if name in {"dead_letters", "groups", "scheduled"}:
             return Blocking(value, self._loop)
         if not inspect.iscoroutinefunction(value):
             return value

@@ -18,7 +18,7 @@ _TASKS = """Tasks of one event loop may share one; call `aclose` before the loop
 # Each must be used: a substitution that no longer matches is a mistake, not a no-op.
 _PLANS = (
     "add|add_many|read|reclaim|ack|commit|retry|reject|release|once|inspect|_operate|_run_behind|_run|list|"
-    "extend|cancel|result|pause|resume|trim|prune_consumers|delete|get|redrive|purge|create|drop"
+    "extend|cancel|promote|reschedule|run_now|result|pause|resume|trim|prune_consumers|delete|get|redrive|purge|create|drop"
 )
 SUBSTITUTIONS = (
     (
@@ -36,6 +36,10 @@ SUBSTITUTIONS = (
     (r"= DeadLetters\(", "= AsyncDeadLetters("),
     (r"\bclass Groups\(", "class AsyncGroups("),
     (r"= Groups\(", "= AsyncGroups("),
+    (r"\bclass Schedule\(", "class AsyncSchedule("),
+    (r"= Schedule\(", "= AsyncSchedule("),
+    (r"`Stream\.scheduled`", "`AsyncStream.scheduled`"),
+    (r"`Stream\.cancel`", "`AsyncStream.cancel`"),
     (r"`Stream\.groups`", "`AsyncStream.groups`"),
     (r"`Stream\.inspect`", "`AsyncStream.inspect`"),
     (r"`Stream\.dead_letters`", "`AsyncStream.dead_letters`"),

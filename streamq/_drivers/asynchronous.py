@@ -74,22 +74,22 @@ class AsyncDriver:
     async def _ask(self, request: Request) -> Reply:
         steps = exchange(request)
         commands = next(steps)
-        waits = isinstance(request, Command) and request.waits
+        wait_ms = request.wait_ms if isinstance(request, Command) else 0
         while True:
-            replies = await self._exchange(commands, waits=waits)
+            replies = await self._exchange(commands, wait_ms=wait_ms)
             try:
                 commands = steps.send(replies)
             except StopIteration as stop:
                 return stop.value
 
-    async def _exchange(self, commands: list[Wire], *, waits: bool = False) -> list[Reply]:
+    async def _exchange(self, commands: list[Wire], *, wait_ms: int = 0) -> list[Reply]:
         connection = await self._checkout()
         clean = False
         try:
-            if waits:
+            if wait_ms:
                 await self._expect_to_wait(connection)
             await connection.send_packed_command(pack(commands), check_health=False)
-            replies = [await _reply(connection) for _ in commands]
+            replies = [await _reply(connection, wait_ms) for _ in commands]
             clean = True
         except (failures.RedisError, OSError) as error:
             raise lost(error, self._where, sent=True) from error
@@ -145,8 +145,9 @@ async def _is_stale(connection: AbstractConnection) -> bool:
         return True
 
 
-async def _reply(connection: AbstractConnection) -> Any:
+async def _reply(connection: AbstractConnection, wait_ms: int = 0) -> Any:
+    usual_s = connection.socket_timeout or 0.0
     try:
-        return await connection.read_response()
+        return await connection.read_response(timeout=max(usual_s, wait_ms / 1000 + 1) if wait_ms else None)
     except (failures.ResponseError, failures.BusyLoadingError) as error:
         return error

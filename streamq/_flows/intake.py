@@ -10,14 +10,15 @@ from typing import Generic, TypeVar
 
 from streamq._codec import Malformed, OtherGroups
 from streamq._flows import opening
-from streamq._ops import dead_letter, identity, pause, settle
+from streamq._ops import dead_letter, identity, pause, promote, settle
 from streamq._ops import read as read_ops
 from streamq._ops import reclaim as reclaim_ops
 from streamq._ops.dead_letter import Letter, Moved
 from streamq._ops.identity import Claim
 from streamq._ops.read import Delivery
-from streamq._requests import Plan
+from streamq._requests import Pipeline, Plan, ask_each
 from streamq._scripts import Held, Page, Settled
+from streamq._scripts_timers import Promoted
 from streamq._spec import Spec
 from streamq.errors import StreamqError
 from streamq.messages import Failed, Job, JobIdKind, Reason, Reclaimed
@@ -29,6 +30,9 @@ ELSEWHERE_MS = 5_000
 
 WATCH_MS = 1_000
 """Longest wait of one read that watches for a pause: with a look that is a second old, nothing starts 2 s after it."""
+
+LEAST_MS = 10
+"""Shortest wait until something is due: a stream of retries must not make a storm of requests."""
 
 _log = logging.getLogger("streamq")
 
@@ -76,25 +80,38 @@ def read(
     """Read new jobs. One request; one more if a job has a chosen ID, and one per ten malformed entries.
 
     Whoever watches `pause` by himself passes waits of two seconds at most. With `look_for_pause`, and in the middle of longer
-    waits, it is watched here: while the stream is paused nothing is read, but the wait goes on.
+    waits, it is watched here: while the stream is paused nothing is read, but the wait goes on. What is due is moved into the
+    stream then, too, and no wait goes on beyond the time when something is.
     """
     left = block_ms or 0
+    due_ms = WATCH_MS
     while True:
         if look_for_pause:
             after_pause = yield from pause.until_resumed(spec, left)
             if after_pause is None:
                 return []
             left = after_pause
-        wait = min(left, WATCH_MS)
+            [promoted] = yield from ask_each(Pipeline((promote.step(spec),)))
+            due_ms = _due_ms(promoted)
+        wait = min(left, due_ms)
         left -= wait
         if left:
-            watched = partial(read_ops.new_or_flag, spec, consumer, pause.flag(spec), count=count, block_ms=wait)
-            deliveries, look_for_pause = yield from opening.with_group(spec, watched)
+            flag, step = pause.flag(spec), promote.step(spec)
+            watched = partial(read_ops.new_or_flag, spec, consumer, flag, step, count=count, block_ms=wait)
+            deliveries, look_for_pause, promoted = yield from opening.with_group(spec, watched)
+            due_ms = _due_ms(promoted)
         else:
             plain = partial(read_ops.new, spec, consumer, count=count, block_ms=wait)
             deliveries = yield from opening.with_group(spec, plain)
         if deliveries or not left:
             return (yield from _take_in(spec, consumer, deliveries, charged=True)).jobs
+
+
+def _due_ms(promoted: Promoted | Exception) -> int:
+    """How long a read may wait for what is due next. That nothing can be promoted is no reason not to read."""
+    if isinstance(promoted, Exception) or promoted.wait_ms is None:
+        return WATCH_MS
+    return min(max(promoted.wait_ms, LEAST_MS), WATCH_MS)
 
 
 def recover(spec: Spec[T], consumer: str, held: frozenset[str]) -> Plan[Taken[T]]:

@@ -52,8 +52,13 @@ def remembering_producer(spec: Spec[T]) -> Plan[None]:
     yield from access.check(spec, access.PRODUCER)
 
 
+def scheduler(spec: Spec[T]) -> Plan[None]:
+    """For who adds jobs that wait for their time. Two requests."""
+    yield from access.check(spec, access.SCHEDULER)
+
+
 def operator(spec: Spec[T]) -> Plan[None]:
-    """For who cancels, redrives and purges: may the user do all that those scripts do? Two requests."""
+    """For who cancels, redrives, purges or changes what is scheduled: may the user do all that those scripts do? Two requests."""
     yield from access.check(spec, access.OPERATOR)
 
 

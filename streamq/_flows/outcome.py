@@ -10,18 +10,36 @@ from streamq._ops.dead_letter import Letter, Moved
 from streamq._requests import Plan
 from streamq._scripts import Fence, Held
 from streamq._spec import Spec
+from streamq.backoff import Backoff
 from streamq.errors import LeaseLostError, ServerError
 from streamq.messages import Job, Reason
 
 T = TypeVar("T")
 
 
-def retry(spec: Spec[T], job: Job[T], error: str) -> Plan[Reason | None]:
-    """Try the job again: None if it will run, else why it was dead-lettered: its attempts were spent, or its body is gone."""
-    if spec.options.retry.exhausted(job.attempt):
+def policy(spec: Spec[T], job: Job[T]) -> Backoff:
+    """The retry policy of a job: its own, or the stream's."""
+    return job._retry or spec.options.retry  # noqa: SLF001  # its maker's package
+
+
+def delay_ms(spec: Spec[T], job: Job[T], asked_ms: int | None, chance: float) -> int:
+    """How long a job whose attempt failed waits: as it was asked, or by its policy, with `chance` from 0 to 1."""
+    return policy(spec, job).delay_ms(job.attempt, chance) if asked_ms is None else asked_ms
+
+
+def retry(spec: Spec[T], job: Job[T], error: str, delay_ms: int) -> Plan[Reason | None]:
+    """Try the job again: None if it will run, else why it was dead-lettered: its attempts were spent, or its body is gone.
+
+    Args:
+        spec: The stream.
+        job: The job.
+        error: Of the attempt that failed.
+        delay_ms: Time until then.
+    """
+    if policy(spec, job).exhausted(job.attempt):
         yield from bury(spec, job, "attempts", error, attempts=job.attempt)
         return "attempts"
-    fence = yield from settle.retry(spec, job, error)
+    fence = yield from settle.retry(spec, job, error, delay_ms)
     if fence is Fence.MISSING:
         yield from bury(spec, job, "entry_missing", error, attempts=job.attempt)
         return "entry_missing"

@@ -14,16 +14,19 @@ T = TypeVar("T")
 
 PRODUCER: Final = (
     "XADD", "XRANGE", "XPENDING", "XLEN", "XINFO GROUPS", "HGET", "HMGET", "HSET", "HDEL", "TYPE", "EXISTS", "UNLINK",
-    "PEXPIREAT", "TIME",
+    "PEXPIREAT", "TIME", "ZSCORE",
 )  # fmt: skip
 """Commands of the scripts of who adds jobs with IDs, or to a stream with `max_ready`."""
 
-OPERATOR: Final = (*PRODUCER, "XDEL", "HEXISTS", "HINCRBY")
-"""Of who cancels, redrives and purges."""
+SCHEDULER: Final = (*PRODUCER, "ZRANGE", "ZADD", "ZREM")
+"""Of who adds jobs that wait for their time."""
+
+OPERATOR: Final = (*SCHEDULER, "XDEL", "HEXISTS", "HINCRBY")
+"""Of who cancels, redrives, purges, and changes what is scheduled."""
 
 READER: Final = (
     *OPERATOR, "XREADGROUP", "XACK", "XCLAIM", "XAUTOCLAIM", "XTRIM", "XREVRANGE", "XREAD",
-    "HGETALL", "HSCAN", "ZCARD", "XINFO CONSUMERS", "XGROUP DELCONSUMER", "SET",
+    "HGETALL", "HSCAN", "HLEN", "ZCARD", "ZRANGEBYSCORE", "XINFO CONSUMERS", "XGROUP DELCONSUMER", "SET", "GET", "PEXPIRE",
 )  # fmt: skip
 """Of who reads and settles, maintenance included."""
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
-from streamq import _scripts
-from streamq._requests import Command, Pipeline, Plan, ask, ask_each
+from streamq import _scripts, _scripts_timers
+from streamq._requests import Arg, Command, Pipeline, Plan, ask, ask_each
 from streamq._scripts import NewJob
+from streamq._scripts_timers import When, too_far
 from streamq._spec import Spec
-from streamq.errors import QueueFullError, StreamqError
-from streamq.keys import check_id
-from streamq.messages import Added
+from streamq.backoff import Backoff
+from streamq.errors import ConfigurationError, QueueFullError, StreamqError
+from streamq.keys import check_flag, check_id
+from streamq.messages import Added, JobIdKind
 
 T = TypeVar("T")
 
@@ -21,25 +24,60 @@ CHUNK_JOBS = 500
 CHUNK_BYTES = 1 << 20
 """Most payload bytes in one write, so that memory stays bounded whatever the iterable yields."""
 
+_NOW = When("in", 0)
 
-def add(spec: Spec[T], payload: T, *, job_id: str | None, headers: Mapping[str, str] | None) -> Plan[Added]:
-    """Add one job. One request; atomic."""
-    job = _new_job(spec, payload, job_id, headers)
-    if _plain(spec, job):
-        return (yield from ask(_xadd(spec, job)))
-    [answer] = yield from _add_by_script(spec, [job])
+
+class Terms(NamedTuple):
+    """What `add` is told besides the payload and its ID, the same for all jobs of a call."""
+
+    headers: Mapping[str, str] | None = None
+    retry: Backoff | None = None
+    replace: bool = False
+
+
+_USUAL = Terms()
+
+
+def add(
+    spec: Spec[T], payload: T, *, job_id: str | None, due: When | None = None, new_id: str = "", terms: Terms = _USUAL
+) -> Plan[Added]:
+    """Add one job. One request; atomic. `new_id` is for a job that waits for its time and has no ID of its own."""
+    if check_flag(terms.replace, "replace") and job_id is None:
+        raise ConfigurationError("replace=True needs a job_id: it says which job is to be replaced")
+    if terms.replace and due is None:
+        due = _NOW
+    if due is None or (due == _NOW and not terms.replace):
+        job = _new_job(spec, payload, job_id, terms)
+        if _plain(spec, job):
+            return (yield from ask(_xadd(spec, job)))
+        [answer] = yield from _add_by_script(spec, [job])
+    else:
+        [answer] = yield from _schedule_each(spec, [_timed(spec, payload, due, terms, job_id=job_id, new_id=new_id)])
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
 def add_many(
-    spec: Spec[T], payloads: Iterable[T], *, job_id: Callable[[T], str] | None, headers: Mapping[str, str] | None
+    spec: Spec[T],
+    payloads: Iterable[T],
+    *,
+    job_id: Callable[[T], str] | None,
+    due: Callable[[T], When] | None = None,
+    new_id: Callable[[], str] = str,
+    terms: Terms = _USUAL,
 ) -> Plan[int]:
     """Add jobs in chunks, one write a chunk. An error carries ``added``, the count so far."""
+
+    def make(payload: T) -> NewJob | _Timed:
+        chosen = None if job_id is None else job_id(payload)
+        if due is None:
+            return _new_job(spec, payload, chosen, terms)
+        return _timed(spec, payload, due(payload), terms, job_id=chosen, new_id=new_id())
+
     added = 0
     try:
-        for chunk in _chunks(spec, payloads, job_id, headers):
+        for chunk in _chunks(payloads, make):
             answers = yield from _add_chunk(spec, chunk)
             added += sum(isinstance(answer, Added) and answer.created for answer in answers)
             for answer in answers:
@@ -51,10 +89,14 @@ def add_many(
     return added
 
 
-def _add_chunk(spec: Spec[T], chunk: Sequence[NewJob]) -> Plan[list[Added | Exception]]:
-    if all(_plain(spec, job) for job in chunk):
-        return (yield from ask_each(Pipeline(tuple(_xadd(spec, job) for job in chunk))))
-    return (yield from _add_by_script(spec, chunk))
+def _add_chunk(spec: Spec[T], chunk: Sequence[NewJob | _Timed]) -> Plan[list[Added | Exception]]:
+    timed = [job for job in chunk if isinstance(job, _Timed)]
+    if timed:
+        return (yield from _schedule_each(spec, timed))
+    jobs = [job for job in chunk if isinstance(job, NewJob)]
+    if all(_plain(spec, job) for job in jobs):
+        return (yield from ask_each(Pipeline(tuple(_xadd(spec, job) for job in jobs))))
+    return (yield from _add_by_script(spec, jobs))
 
 
 def _add_by_script(spec: Spec[T], jobs: Sequence[NewJob]) -> Plan[list[Added | Exception]]:
@@ -62,14 +104,32 @@ def _add_by_script(spec: Spec[T], jobs: Sequence[NewJob]) -> Plan[list[Added | E
     return [_added(spec, job, answer) for job, answer in zip(jobs, answers, strict=True)]
 
 
-def _chunks(
-    spec: Spec[T], payloads: Iterable[T], job_id: Callable[[T], str] | None, headers: Mapping[str, str] | None
-) -> Iterator[list[NewJob]]:
-    chunk: list[NewJob] = []
+def _schedule_each(spec: Spec[T], jobs: Sequence[_Timed]) -> Plan[list[Added | Exception]]:
+    answers = yield from ask_each(
+        Pipeline(
+            tuple(
+                _scripts_timers.schedule(
+                    spec.keys,
+                    spec.options,
+                    job_id=job.job_id,
+                    kind=job.kind,
+                    when=job.due,
+                    replace=job.replace,
+                    fields=job.fields,
+                )
+                for job in jobs
+            )
+        )
+    )
+    return [_scheduled(spec, job, answer) for job, answer in zip(jobs, answers, strict=True)]
+
+
+def _chunks(payloads: Iterable[T], make: Callable[[T], NewJob | _Timed]) -> Iterator[list[NewJob | _Timed]]:
+    chunk: list[NewJob | _Timed] = []
     size = 0
     for index, payload in enumerate(payloads):
         try:
-            job = _new_job(spec, payload, None if job_id is None else job_id(payload), headers)
+            job = make(payload)
         except StreamqError as error:
             if chunk:
                 yield chunk  # what came before the bad one is good
@@ -84,9 +144,30 @@ def _chunks(
         yield chunk
 
 
-def _new_job(spec: Spec[T], payload: T, job_id: str | None, headers: Mapping[str, str] | None) -> NewJob:
+def _new_job(spec: Spec[T], payload: T, job_id: str | None, terms: Terms) -> NewJob:
     known_id = None if job_id is None else check_id(job_id, "job ID")
-    return NewJob(known_id, spec.codec.fields(payload, job_id=known_id, headers=headers))
+    return NewJob(known_id, spec.codec.fields(payload, job_id=known_id, headers=terms.headers, retry=terms.retry))
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A job to add when its time has come."""
+
+    job_id: str
+    kind: JobIdKind
+    due: When
+    replace: bool
+    fields: Sequence[Arg]
+
+
+def _timed(spec: Spec[T], payload: T, due: When, terms: Terms, *, job_id: str | None, new_id: str) -> _Timed:
+    return _Timed(
+        job_id=new_id if job_id is None else check_id(job_id, "job ID"),
+        kind=JobIdKind.GENERATED if job_id is None else JobIdKind.CHOSEN,
+        due=due,
+        replace=terms.replace,
+        fields=spec.codec.fields(payload, job_id=None, headers=terms.headers, retry=terms.retry),
+    )
 
 
 def _plain(spec: Spec[T], job: NewJob) -> bool:
@@ -108,4 +189,13 @@ def _added(spec: Spec[T], job: NewJob, answer: tuple[int, str, str]) -> Added | 
     code, value, state = answer
     if code < 0:
         return QueueFullError(ready=int(value), max_ready=spec.options.max_ready or 0)
-    return Added(job_id=job.job_id or value, entry_id=value, created=code == 1, state=state)  # type: ignore[arg-type]  # add.lua's words
+    return Added(job_id=job.job_id or value, entry_id=value or None, created=code == 1, state=state)  # type: ignore[arg-type]  # add.lua's words
+
+
+def _scheduled(spec: Spec[T], job: _Timed, answer: tuple[int, str, str] | Exception) -> Added | Exception:
+    if isinstance(answer, Exception):
+        return answer
+    code, value, state = answer
+    if code < 0:
+        return too_far(value, spec.options.max_delay_ms)
+    return Added(job_id=job.job_id, entry_id=value or None, created=code == 1, state=state)  # type: ignore[arg-type]  # schedule.lua's words

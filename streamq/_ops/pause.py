@@ -32,7 +32,8 @@ def flag(spec: Spec[T]) -> Command[bool]:
 def until_resumed(spec: Spec[T], wait_ms: int) -> Plan[int | None]:
     """Wait while the stream is paused: what is left of `wait_ms` when it was resumed, or None if it is paused still.
 
-    What is left is counted in whole waits, so that a plan needs no clock: at worst the caller waits 4 s less.
+    What is left is counted in whole waits, so that a plan needs no clock: the caller waits up to 4 s less each time that
+    something is written to ``T:wake`` meanwhile.
     """
     wake = spec.keys.wake
     last: Command[Any] = Command(("XREVRANGE", wake, "+", "-", "COUNT", 1), (wake,), _last_id)

@@ -6,10 +6,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from streamq._requests import Arg, Command, Pipeline, Plan, ask, ask_each, pending_of
+from streamq._requests import Arg, Command, Pipeline, Plan, Script, ask, ask_each, pending_of
 from streamq._spec import Spec
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 BLOCK_SLICE_MS = 4_000
 """Longest BLOCK of one XREADGROUP: a second below the connection's read timeout, so that silence means a dead peer."""
@@ -35,18 +36,18 @@ def new(spec: Spec[T], consumer: str, *, count: int, block_ms: int) -> Plan[list
 
 
 def new_or_flag(
-    spec: Spec[T], consumer: str, flag: Command[bool], *, count: int, block_ms: int
-) -> Plan[tuple[list[Delivery], bool]]:
-    """As `new`, and what `flag` says when the wait is over. One write of two requests."""
-    answers: list[Any] = yield from ask_each(Pipeline((_xreadgroup(spec, consumer, count, block_ms), flag)))
-    deliveries, raised = answers
+    spec: Spec[T], consumer: str, flag: Command[bool], after: Script[R], *, count: int, block_ms: int
+) -> Plan[tuple[list[Delivery], bool, R | Exception]]:
+    """As `new`, and what `flag` and `after` say when the wait is over. One write of three requests."""
+    answers: list[Any] = yield from ask_each(Pipeline((_xreadgroup(spec, consumer, count, block_ms), flag, after)))
+    deliveries, raised, answered = answers
     for answer in (
         deliveries,
         *(() if deliveries else (raised,)),
     ):  # what was read must not be lost to the flag's error
         if isinstance(answer, Exception):
             raise answer
-    return deliveries, raised is True
+    return deliveries, raised is True, answered
 
 
 def _xreadgroup(spec: Spec[T], consumer: str, count: int, block_ms: int) -> Command[list[Delivery]]:
@@ -56,7 +57,7 @@ def _xreadgroup(spec: Spec[T], consumer: str, count: int, block_ms: int) -> Comm
         ("XREADGROUP", "GROUP", spec.options.group, consumer, "COUNT", count, *wait, "STREAMS", stream, ">"),
         (stream,),
         _deliveries,
-        waits=block_ms > 0,
+        wait_ms=block_ms,
     )
 
 

@@ -17,11 +17,16 @@ _PAGE = 1_000
 _UNLINKED = 100
 
 
-def cancel(spec: Spec[T], job_id: str) -> Plan[bool]:
-    """Remove a job that nobody has begun; False if there is none. One request; atomic."""
-    code, state = yield from ask(_scripts.cancel(spec.keys, job_id=check_id(job_id, "job ID")))
+def cancel(spec: Spec[T], job_id: str, *, only_scheduled: bool = False) -> Plan[bool]:
+    """Remove a job that waits for its time, or that nobody has begun; False if there is none. One request; atomic.
+
+    With `only_scheduled` only one that waits.
+    """
+    script = _scripts.cancel(spec.keys, spec.options, job_id=check_id(job_id, "job ID"), only_scheduled=only_scheduled)
+    code, state = yield from ask(script)
     if code < 0:
-        raise JobStateError(f"job {job_id} is {state}: only a job that nobody has begun can be cancelled", state=state)
+        which = "that waits for its time" if only_scheduled else "that nobody has begun"
+        raise JobStateError(f"job {job_id} is {state}: only a job {which} can be cancelled", state=state)
     return code == 1
 
 

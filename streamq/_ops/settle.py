@@ -126,8 +126,8 @@ def _refused(entry_id: str, answer: Fence | EffectError | Exception) -> Exceptio
     return None if answer is Fence.MINE else LeaseLostError(entry_id=entry_id, gone=answer is not Fence.LOST)
 
 
-def retry(spec: Spec[T], job: Job[T], error: str) -> Plan[Fence]:
-    """Add the job again with the next attempt's number, and settle this delivery. One request; atomic."""
+def retry(spec: Spec[T], job: Job[T], error: str, delay_ms: int) -> Plan[Fence]:
+    """Schedule the job again with the next attempt's number, and settle this delivery. One request; atomic."""
     fence, _ = yield from ask(
         _scripts.retry(
             spec.keys,
@@ -137,6 +137,7 @@ def retry(spec: Spec[T], job: Job[T], error: str) -> Plan[Fence]:
             enqueued_ms=job._enqueued_ms,  # noqa: SLF001
             attempt=job.attempt + 1,
             errors=errors_with(job, error),
+            delay_ms=min(delay_ms, spec.options.max_delay_ms),
         )
     )
     return fence

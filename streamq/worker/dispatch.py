@@ -66,6 +66,7 @@ class Outcome(Generic[T]):
     """A job whose handler has ended, or whose time is over.
 
     Attributes:
+        delay_ms: When its handler wants the next attempt; None leaves it to the policy.
         still_running: Done when what the handler has left running, a thread or a task that ignores its cancel, has ended;
             the job's slot is taken until then. None if nothing is left. The jobs of a batch share it.
     """
@@ -74,6 +75,7 @@ class Outcome(Generic[T]):
     end: End
     result: bytes = b""
     error: str = ""
+    delay_ms: int | None = None
     still_running: asyncio.Future[Any] | None = None
 
 
@@ -199,7 +201,8 @@ class Dispatcher(Generic[T]):
         self, jobs: Sequence[Job[T]], error: BaseException, running: asyncio.Future[Any] | None
     ) -> list[Outcome[T]]:
         end, text = self._judged(jobs, error)
-        return [Outcome(job, end, error=text, still_running=running) for job in jobs]
+        delay_ms = error.delay_ms if isinstance(error, Retry) else None
+        return [Outcome(job, end, error=text, delay_ms=delay_ms, still_running=running) for job in jobs]
 
     def _judged(self, jobs: Sequence[Job[T]], error: BaseException) -> tuple[End, str]:
         if isinstance(error, asyncio.CancelledError):

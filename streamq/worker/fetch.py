@@ -13,6 +13,7 @@ from streamq._flows import intake, opening
 from streamq._ops import consumers, lease, pause, settle
 from streamq._ops import read as reading
 from streamq._scripts import Fence, Held
+from streamq._scripts_upkeep import Role
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
 from streamq.messages import Job, Reason
@@ -20,6 +21,7 @@ from streamq.worker import log, maintenance, roles
 from streamq.worker.journal import NoteState
 from streamq.worker.lane import Standing, Ticket
 from streamq.worker.post import Post
+from streamq.worker.timer import Timer
 
 LOOK_S = 1.4
 """How long it is believed that the stream is not paused: with a look that old, nothing starts 2 s after a pause."""
@@ -54,6 +56,7 @@ class Fetcher:
         opened: Set once the stream was found fit, and its groups were made.
         tried: Set once the first try to open it has ended, one way or the other.
         room: Set when there may be room for more.
+        timer: Moves what is due into the stream.
         reclaim_is_due: Whether the next free slot is kept for a reclaim: a backlog must not starve what a dead process left.
     """
 
@@ -78,6 +81,7 @@ class Fetcher:
         self._lost_reclaim = False
         self._more = False
         self.reclaim_is_due = False
+        self.timer = Timer(spec, driver, post)
         self._poked = asyncio.Event()
         self._exchanging = asyncio.Lock()  # what is claimed or given back just now must not be taken for lost
 
@@ -300,6 +304,7 @@ class Fetcher:
         )
         self._reached("maintain")
         self._looked(found.paused, looked_at)
+        self.timer.told(is_promoter=Role.PROMOTE in found.roles and not found.paused, wait_ms=found.wait_ms)
         reclaims = any(role.reclaims for role in found.roles)
         self.reclaim_is_due = not self.is_paused and (reclaims or not may_reclaim)
         if self.is_paused:

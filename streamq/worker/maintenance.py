@@ -27,6 +27,9 @@ TRIM_MS = 10_000
 PRUNE_MS = 60_000
 WATCH_MS = 120_000
 
+PROMOTER_TICKS = 3
+"""Ticks that the promoter's token outlasts: one that died, or whose event loop stands still, is followed that soon."""
+
 TRIM_PASSES = 10
 """Most passes of one tick: some 20 ms of the server's time."""
 
@@ -68,6 +71,7 @@ def tick(
         Role.TRIM: TRIM_MS,
         Role.PRUNE: PRUNE_MS,
         Role.WATCH: WATCH_MS,
+        Role.PROMOTE: PROMOTER_TICKS * tick_ms(options.lease_ms),
     }
     if may_reclaim:
         periods[Role.RECLAIM_LAST if is_solo else Role.RECLAIM] = tick_ms(options.lease_ms)
@@ -116,8 +120,8 @@ def upkeep(spec: Spec[T], roles: Iterable[Role]) -> Plan[None]:
                 yield from consumers.prune(spec, min_idle_ms=PRUNE_IDLE_MS)
             case Role.WATCH:
                 yield from _watch(spec)
-            case Role.RECLAIM | Role.RECLAIM_LAST:
-                pass  # the worker's own
+            case Role.RECLAIM | Role.RECLAIM_LAST | Role.PROMOTE:
+                pass  # the fetcher's and the timer's own
 
 
 def _watch(spec: Spec[T]) -> Plan[None]:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from streamq.backoff import RECONNECT
 from streamq.errors import ConfigurationError
@@ -17,6 +17,8 @@ from streamq.errors import ConfigurationError
 FAILURES = 10
 WITHIN_S = 60
 """A role that fails so often, each time within a minute, ends the worker."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger("streamq.worker")
 
@@ -71,6 +73,17 @@ async def until_any(*events: asyncio.Event, limit_s: float | None = None) -> boo
         for wait in waits:
             wait.cancel()
     return bool(done)
+
+
+async def or_stop(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
+    """Await `work`; None, and it is cancelled, if `stop` is set first."""
+    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        stopped.cancel()
 
 
 async def cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:

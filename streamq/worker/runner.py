@@ -142,6 +142,8 @@ class Runner:
             reading = [roles.begin(f"read {feed.name}", partial(self._read, feed)) for feed in self.feeds]
             working += reading
             working += [roles.begin(f"maintain {feed.name}", feed.fetcher.maintain) for feed in self.feeds]
+            working += [roles.begin(f"promote {feed.name}", feed.fetcher.timer.promote) for feed in self.feeds]
+            working += [roles.begin(f"listen {feed.name}", feed.fetcher.timer.listen) for feed in self.feeds]
             working += [roles.begin("start", self._start_jobs), roles.begin("last chance", LastChance(self).run)]
             try:
                 await roles.or_failure(self.stopping.wait(), [*settling, *working])

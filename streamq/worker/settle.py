@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Generic, NamedTuple, TypeVar
@@ -192,7 +193,9 @@ class Settler(Generic[T]):
         job, error = outcome.job, outcome.error
         match outcome.end:
             case End.FAILED:
-                reason = yield from flows.retry(self._spec, job, error)
+                chance = random.random()  # noqa: S311  # jitter
+                delay_ms = flows.delay_ms(self._spec, job, outcome.delay_ms, chance)
+                reason = yield from flows.retry(self._spec, job, error, delay_ms)
                 return Settlement(outcome, Fate.DEAD if reason else Fate.RETRIED, error, reason)
             case End.REJECTED:
                 yield from flows.bury(self._spec, job, "rejected", error, attempts=job.attempt)
@@ -234,7 +237,7 @@ class Settler(Generic[T]):
                 return Settlement(outcome, Fate.SUCCEEDED)
             case End.REJECTED:
                 return Settlement(outcome, Fate.DEAD, outcome.error, "rejected")
-            case End.FAILED if self._spec.options.retry.exhausted(outcome.job.attempt):
+            case End.FAILED if flows.policy(self._spec, outcome.job).exhausted(outcome.job.attempt):
                 return Settlement(outcome, Fate.DEAD, outcome.error, "attempts")
             case End.FAILED:
                 return Settlement(outcome, Fate.RETRIED, outcome.error)

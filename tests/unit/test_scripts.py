@@ -9,11 +9,12 @@ from pathlib import Path
 import look
 import pytest
 
-from streamq import Backoff, Effects, QueueFullError, StreamOptions, _scripts, _scripts_upkeep
+from streamq import Backoff, Effects, QueueFullError, StreamOptions, _scripts, _scripts_timers, _scripts_upkeep
 from streamq._drivers import exchange
 from streamq._flows import recovery
 from streamq._ops import access, identity, lease, trim
 from streamq._scripts import Fence, Held, NewJob, Settled, Source
+from streamq._scripts_timers import When
 from streamq._scripts_upkeep import Role
 from streamq.keys import Keys
 from streamq.messages import JobIdKind
@@ -55,7 +56,7 @@ def calls():
     return {
         "ack": _scripts.ack(keys, options, batch=[item], **c),
         "add": _scripts.add(keys, options, jobs=[NewJob("id", ["job", b"{}"]), NewJob(None, ["job", b"{}"])]),
-        "cancel": _scripts.cancel(keys, job_id="id"),
+        "cancel": _scripts.cancel(keys, options, job_id="id", only_scheduled=False),
         "claim_id": _scripts.claim_id(keys, options, batch=[(held, "id")], **c),
         "commit": _scripts.commit(keys, options, item=item, effects=effects, **c),
         "dead_letter": _scripts.dead_letter(
@@ -69,8 +70,19 @@ def calls():
         "pass_over": _scripts.pass_over(keys, options, batch=[(held, "g")], **c),
         "pause": _scripts_upkeep.pause(keys, paused=True),
         "prune": _scripts_upkeep.prune(keys, options, min_idle_ms=1, count=2, look=3),
+        "promote": _scripts_timers.promote(keys, options, most=2, max_bytes=3),
         "purge": _scripts_upkeep.purge(keys, letter_ids=["1-0"]),
         "redrive": _scripts_upkeep.redrive(keys, options, letter_id="1-0", new_id=None, max_redrives=5),
+        "reschedule": _scripts_timers.reschedule(keys, options, job_id="id", when=When("in", 5)),
+        "run_now": _scripts_timers.run_now(keys, options, job_id="id"),
+        "schedule": _scripts_timers.schedule(
+            *(keys, options),
+            job_id="id",
+            kind=JobIdKind.CHOSEN,
+            when=When("at", 5),
+            replace=False,
+            fields=["job", b"{}"],
+        ),
         "result": _scripts.result(keys, options, job_id="id"),
         "reclaim": _scripts.reclaim(
             *(keys, options),
@@ -88,7 +100,7 @@ def calls():
         ),
         "release": _scripts.release(keys, options, batch=[(held, 0, 1, "id")], **c),
         "renew": _scripts.renew(keys, options, batch=[held], **c),
-        "retry": _scripts.retry(keys, options, item=item, enqueued_ms=1, attempt=2, errors=b"[]", **c),
+        "retry": _scripts.retry(keys, options, item=item, enqueued_ms=1, attempt=2, errors=b"[]", delay_ms=7, **c),
         "start": _scripts.start(keys, options, targets=[held], **c),
         "tick": _scripts_upkeep.tick(keys, options, beat=b"{}", periods_ms={Role.TRIM: 1, Role.RECLAIM: 2}, **c),
         "trim": _scripts_upkeep.trim(keys, options, look=1, cursor="", stop=""),
@@ -227,6 +239,23 @@ def test_the_harness_finds_an_undeclared_key(raw, ns):
     assert raw.eval(f"{HARNESS} return redis.call('GET', KEYS[1])", 1, f"{ns}-a") is None
 
 
+def timers(s, raw):
+    """All that is done with jobs that wait."""
+    for n in range(4):
+        s.add({"n": n}, job_id=f"t{n}", delay=60)
+    s.add({}, job_id="t0", delay=0, replace=True)
+    s.add({}, job_id="t1", delay=90, replace=True)
+    assert not s.add({}, job_id="t1").created
+    s.scheduled.reschedule("t1", delay=0)
+    assert s.scheduled.run_now("t2")
+    assert s.scheduled.cancel("t3")
+    raw.zadd(s._spec.keys.scheduled, {"/lost": 1, "/odd": 2})
+    raw.hset(s._spec.keys.jobs, mapping={"/odd": "?", "/untimed": "?"})
+    assert s.promote() == 1
+    assert s.promote() == 0
+    assert not raw.exists(s._spec.keys.scheduled, s._spec.keys.jobs)
+
+
 @pytest.mark.covers("C60")
 @pytest.mark.parametrize("retention", ["delete", "keep"])
 def test_scripts_touch_declared_keys_only(make_stream, raw, harness, retention):
@@ -273,6 +302,7 @@ def test_scripts_touch_declared_keys_only(make_stream, raw, harness, retention):
         full.add_many([{}] * 9)
     s.add({}, job_id="late")
     s.cancel("late")
+    timers(s, raw)
     s.result("j1")
     s.pause()
     s.resume()
