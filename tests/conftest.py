@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,6 +191,17 @@ _ON_TWO: Final = "worker"
 between servers is shown by the tests of the contract; here it is processes and time that matter, and each takes seconds."""
 
 
+def _is_repeated(item: pytest.Item, backends: Sequence[str]) -> bool:
+    """Whether a contract's test need not run: of those that cover no row, the asyncio facade's run on the last server only.
+
+    The facades are one text, and what differs between servers the blocking one shows on all of them.
+    """
+    call = getattr(item, "callspec", None)
+    if call is None or call.params.get("colour") != "async" or not _is_contained(item) or _covers_a_row(item):
+        return False
+    return call.params.get("backend", backends[-1]) != backends[-1]
+
+
 def _covers_a_row(item: pytest.Item) -> bool:
     rows = [row for mark in item.iter_markers("covers") for row in mark.args]
     return any(not _CASE.fullmatch(row) for row in rows)
@@ -222,6 +233,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("full")]
         config.hook.pytest_deselected(items=full)
     choice = config.stash[_CHOICE]
+    if choice.backends:
+        repeated = [item for item in items if _is_repeated(item, [*choice.backends])]
+        kept = set(items).difference(repeated)
+        items[:] = [item for item in items if item in kept]
+        config.hook.pytest_deselected(items=repeated)
     if not choice.backends and not _is_xdist_worker(config):
         needy = [item for item in items if "backend" in getattr(item, "fixturenames", ())]
         if needy:
