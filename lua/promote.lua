@@ -15,7 +15,8 @@
 --          moved  jobs that are in the stream now
 --          wait   ms until the next is due, 0 if one is, -1 if there is none
 --          what   of timers that were taken out because they are no jobs: lost (there was no entry, nothing is left of it),
---                 untimed (there was no time) or malformed (it was no packed entry): those two are dead letters now
+--                 untimed (there was no time) or malformed (it was no packed entry): those two are dead letters now.
+--                 stuck: the dead letter cannot be written, so it stays
 --          error  the first could not be added (WRONGTYPE, memory is full, ...); nothing was moved
 --
 -- Atomic because a job must wait or be in the stream, never both, never neither; so several promoters move each once. XADD
@@ -36,12 +37,12 @@ local max_bytes = tonumber(ARGV[4])
 
 local PAGE = 20 -- entries fetched at once
 
-local wrong = check_stream(stream) or check_stream(dead) or check_hash(meta) or check_timers(scheduled, jobs) or check_slices(ids)
+local wrong = check_stream(stream) or check_timers(scheduled, jobs) or check_slices(ids)
 if wrong then return wrong end
 local now = server_ms()
 local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', string.format('%.0f', now), 'LIMIT', 0, most)
 
-local over, dropped, refused, bytes = {}, {}, nil, 0 -- over: timers that are no more
+local over, dropped, orphans, refused, bytes = {}, {}, 0, nil, 0 -- over: timers that are no more
 local names, pairs_ = {}, {}
 
 local function move(id, fields)
@@ -72,17 +73,20 @@ for first = 1, #due, PAGE do
       if not refused then moved = moved + 1 end
     else
       local what = packed and 'malformed' or 'lost'
-      if not packed or bury_timer(dead, meta, group, page[i], 'it is no packed entry', { 'packed', packed }, now) then
+      if packed and not bury_timer(dead, meta, group, page[i], 'it is no packed entry', { 'packed', packed }, now) then
+        what = 'stuck'
+      else
         over[#over + 1] = page[i]
-        dropped[#dropped + 1] = page[i]
-        dropped[#dropped + 1] = what
+        orphans = orphans + 1
       end
+      dropped[#dropped + 1] = page[i]
+      dropped[#dropped + 1] = what
     end
   end
 end
 if refused and #over == 0 then return refused end
 if #over > 0 then drop_timers(scheduled, jobs, over) end
 if #names > 0 then put_records(ids, now, slice_ms, names, pairs_) end
-if #due == 0 then take_untimed(scheduled, jobs, dead, meta, group, dropped, now) end
-if #dropped > 0 then redis.pcall('HINCRBY', meta, 'orphans', #dropped / 2) end
+if #due == 0 then orphans = take_untimed(scheduled, jobs, dead, meta, group, dropped, now) end
+if orphans > 0 then redis.pcall('HINCRBY', meta, 'orphans', orphans) end
 return { moved, wait_for_first(scheduled, now), dropped }

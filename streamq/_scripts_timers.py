@@ -91,7 +91,12 @@ class Promoted:
     wait_ms: int | None
     """Until the next is due, 0 if one is; None if nothing is scheduled."""
     dropped: tuple[tuple[str, str], ...]
-    """Timers that were no jobs, and what was wrong: lost, untimed or malformed."""
+    """Timers that were no jobs, and what was wrong: lost, untimed, malformed, or stuck."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether more is due now, and something happened, so that asking again at once brings more."""
+        return self.wait_ms == 0 and (self.moved > 0 or any(what != "stuck" for _, what in self.dropped))
 
 
 def promote(keys: Keys, options: StreamOptions, *, most: int, max_bytes: int) -> Script[Promoted]:

@@ -53,8 +53,12 @@ def remembering_producer(spec: Spec[T]) -> Plan[None]:
 
 
 def scheduler(spec: Spec[T]) -> Plan[None]:
-    """For who adds jobs that wait for their time. Two requests."""
+    """For who adds jobs that wait for their time: may he, and note the name. Three requests.
+
+    A stream of which all jobs wait has no key that `streamq inspect` looks for.
+    """
     yield from access.check(spec, access.SCHEDULER)
+    yield from registry.note(spec.keys)
 
 
 def operator(spec: Spec[T]) -> Plan[None]:

@@ -34,7 +34,7 @@ def all_due(spec: Spec[T]) -> Plan[int]:
     while True:
         found = yield from some(spec)
         moved += found.moved
-        if found.wait_ms != 0 or not (found.moved or found.dropped):
+        if not found.goes_on:
             return moved
 
 

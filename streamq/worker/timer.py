@@ -19,11 +19,12 @@ LISTEN_MS = 15_000
 PAUSE_S = 0.01
 """Between two looks where nothing more is due: a stream of retries must not make a storm of requests."""
 
-_DROPPED = "what is scheduled is no job, and was taken out"
+_DROPPED = "what is scheduled is no job"
 _MEANING = {
     "lost": "its entry is gone",
     "untimed": "it had no time; its entry is a dead letter",
     "malformed": "it is no packed entry; what it is, is a dead letter",
+    "stuck": "it has no time, or is no packed entry, and stays: the dead letter cannot be written",
 }
 
 _log = logging.getLogger("streamq.worker")
@@ -91,9 +92,9 @@ class Timer:
             self._due_in(found.wait_ms)
             if heard is not None and (self._due_at is None or heard < self._due_at):
                 self._due_at = heard
-        if found.wait_ms == 0:  # the batch was full; or nothing helps, and the next tick says it again
-            return 0.0 if found.moved or found.dropped else 1.0
-        return PAUSE_S
+        if found.goes_on:
+            return 0.0
+        return 1.0 if found.wait_ms == 0 else PAUSE_S  # where nothing can be done about what is due
 
     def _refused(self, error: StreamqError) -> float:
         self._failures += 1
