@@ -104,7 +104,7 @@ def run(url: str, name: str, console: Console, *, keep: bool) -> Ledger:
                 with fleet.running(), Watch(stream, len(ids), (fails_twice, ids[POISONED], put_off), console) as watch:
                     _direct(stream, receiver, fleet, watch, began + LIMIT_S)
                 faults = ", ".join(f"{kind} {count}" for kind, count in sorted(receiver.faults.items()))
-            console.print(f"the receiver had {receiver.calls.total()} calls; its faults: {faults}", highlight=False)
+            console.print(f"the receiver had {receiver.calls.total()} calls; faults: {faults}", highlight=False)
             seconds = time.monotonic() - began
             return ledger.read(
                 stream, len(ids), expected_dead=EXPECTED_DEAD, by_hand=[put_off], seconds=seconds, kills=fleet.deaths
@@ -118,18 +118,15 @@ def _direct(stream: Stream[Webhook], receiver: Receiver, fleet: Fleet, watch: Wa
     """Kill a worker when half is done; when nothing is left but the job that is put off, run it by hand; end with that."""
     killed = ran = False
     while time.monotonic() < deadline:
-        now = watch.look()
-        left = now.ready + now.pending + now.scheduled
+        left = watch.look()
         if not killed and left < watch.jobs // 2:
             killed = True
             watch.say("killing worker 1 with SIGKILL in the middle of its work")
             fleet.kill_one()
-        if killed and not ran and left == now.scheduled == 1:
+        if killed and not ran and left == 1:
             ran = True
             [waiting] = stream.scheduled.list()
-            watch.say(
-                f"only {waiting.job_id} is left, due {due(waiting)}; its receiver is well again, so run it by hand:"
-            )
+            watch.say(f"only {waiting.job_id} is left, due {due(waiting)}; its receiver is back, so by hand:")
             receiver.recover(waiting.job_id)
             watch.say(f"stream.scheduled.run_now({waiting.job_id!r})")
             stream.scheduled.run_now(waiting.job_id)

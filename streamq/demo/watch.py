@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from streamq.demo.payloads import Webhook
-from streamq.messages import ScheduledJob, Snapshot
+from streamq.messages import ScheduledJob
 from streamq.stream import Stream
 
 
@@ -49,18 +49,19 @@ class Watch:
     ) -> None:
         self._progress.stop()
 
-    def look(self) -> Snapshot:
-        """Ask the server where all jobs are, and show it."""
+    def look(self) -> int:
+        """Ask the server where all jobs are, and show it; how many are not over yet."""
         now = self._stream.inspect()
+        over = now.dead + sum(group.done for group in now.groups.values())
         where = f"ready {now.ready} · pending {now.pending} · scheduled {now.scheduled} · dead {now.dead}"
-        self._progress.update(self._bar, completed=self.jobs - now.ready - now.pending - now.scheduled, where=where)
+        self._progress.update(self._bar, completed=over, where=where)
         for job_id in list(self._told):
             self._tell(job_id)
         for letter in self._stream.dead_letters.list(after=self._last_letter):
             self._last_letter = letter.id
             self._told.pop(letter.job_id, None)
             self.say(f"{letter.job_id}  dead letter, reason {letter.reason}: {letter.error}")
-        return now
+        return self.jobs - over
 
     def say(self, what: str) -> None:
         """A line of its own."""

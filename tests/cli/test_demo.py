@@ -62,7 +62,7 @@ def tells_the_story(shown: str) -> None:
     assert "040-poison dead letter, reason attempts: RuntimeError: cannot be delivered" in lines
 
 
-@pytest.mark.covers("S4", "C04", "R1", "R3")
+@pytest.mark.covers("S4", "C04", "R3", "R4")
 def test_on_a_server(redis_url, raw):
     before = set(raw.keys("*demo-*"))
     balanced("--url", redis_url)
