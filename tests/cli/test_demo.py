@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from streamq import Backoff, Stream, StreamOptions
+from streamq.cli.demo import table
 from streamq.demo import ledger
 from streamq.demo.deliver import RETRIES
+from streamq.demo.ledger import Ledger
 from streamq.demo.payloads import Webhook, load
 from streamq.demo.receiver import faults_of
 
+README = Path(__file__).parents[2] / "README.md"
 DEMO = [sys.executable, "-c", "from streamq.cli import main; main()", "demo", "--json"]
 
 
@@ -71,6 +77,19 @@ def test_on_a_server(redis_url, raw):
 
 def test_on_the_embedded_server():
     balanced()
+
+
+@pytest.mark.covers("T2")
+def test_the_readme_shows_what_is_shown():
+    seen = Ledger(
+        jobs=331, delivered=329, receipts=329, by_attempt={1: 281, 2: 40, 3: 8}, by_hand={"042-delete": 2},
+        failed=60, retried=59, dead={"attempts": 1, "deliveries": 1},
+        ready=0, pending=0, scheduled=0, lost=0, seconds=6.8, kills=4,
+    )  # fmt: skip
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table(seen))
+    shown = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert "\n".join(shown) in README.read_text("utf-8")
 
 
 def test_payloads_are_the_real_ones():
