@@ -770,13 +770,15 @@ class AsyncGroups(Generic[T]):
 
         Args:
             name: Of the group.
-            force: Whether to drop it with the work that it has left: that work is lost for it.
+            force: Whether to drop it with the work that it has left: that work is lost for it. Jobs that wait for an attempt of
+                it become dead letters (``unknown_group``) when they are due.
 
         Returns:
             True, or False if there is no such group.
 
         Raises:
-            JobStateError: It has entries pending or not read. Nothing was changed.
+            JobStateError: It has entries pending or not read, or jobs that wait for its next attempt (of more than 10,000
+                scheduled jobs not all are looked at). Nothing was changed.
 
         Round trips: 1. Atomic: yes (a script).
         """

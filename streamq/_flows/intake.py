@@ -16,7 +16,7 @@ from streamq._ops import reclaim as reclaim_ops
 from streamq._ops.dead_letter import Letter, Moved
 from streamq._ops.identity import Claim
 from streamq._ops.read import Delivery
-from streamq._requests import Pipeline, Plan, ask_each
+from streamq._requests import Plan
 from streamq._scripts import Held, Page, Settled
 from streamq._scripts_timers import Promoted
 from streamq._spec import Spec
@@ -91,14 +91,15 @@ def read(
             if after_pause is None:
                 return []
             left = after_pause
-            [promoted] = yield from ask_each(Pipeline((promote.step(spec),)))
-            due_ms = _due_ms(promoted)
+            due_ms = _due_ms((yield from promote.for_a_reader(spec)))
         wait = min(left, due_ms)
         left -= wait
         if left:
             flag, step = pause.flag(spec), promote.step(spec)
             watched = partial(read_ops.new_or_flag, spec, consumer, flag, step, count=count, block_ms=wait)
             deliveries, look_for_pause, promoted = yield from opening.with_group(spec, watched)
+            if isinstance(promoted, Promoted):
+                promote.report(spec, promoted)
             due_ms = _due_ms(promoted)
         else:
             plain = partial(read_ops.new, spec, consumer, count=count, block_ms=wait)
@@ -107,9 +108,9 @@ def read(
             return (yield from _take_in(spec, consumer, deliveries, charged=True)).jobs
 
 
-def _due_ms(promoted: Promoted | Exception) -> int:
-    """How long a read may wait for what is due next. That nothing can be promoted is no reason not to read."""
-    if isinstance(promoted, Exception) or promoted.wait_ms is None:
+def _due_ms(promoted: Promoted | Exception | None) -> int:
+    """How long a read may wait for what is due next."""
+    if not isinstance(promoted, Promoted) or promoted.wait_ms is None:
         return WATCH_MS
     return min(max(promoted.wait_ms, LEAST_MS), WATCH_MS)
 

@@ -19,14 +19,6 @@ LISTEN_MS = 15_000
 PAUSE_S = 0.01
 """Between two looks where nothing more is due: a stream of retries must not make a storm of requests."""
 
-_DROPPED = "what is scheduled is no job"
-_MEANING = {
-    "lost": "its entry is gone",
-    "untimed": "it had no time; its entry is a dead letter",
-    "malformed": "it is no packed entry; what it is, is a dead letter",
-    "stuck": "it has no time, or is no packed entry, and stays: the dead letter cannot be written",
-}
-
 _log = logging.getLogger("streamq.worker")
 
 
@@ -85,8 +77,6 @@ class Timer:
         self._due_at = None
         found = await self._driver.run(promote.some(self._spec))
         self._failures = 0
-        for timer, what in found.dropped:
-            self._event(logging.ERROR, _DROPPED, timer=timer, why=_MEANING.get(what, what))
         if self._promoting.is_set():
             heard = self._due_at  # meanwhile, of what this answer perhaps did not know
             self._due_in(found.wait_ms)
