@@ -83,9 +83,9 @@ def test_a_dead_letter_never_arrives(make_stream, raw, proxy):
 
 @pytest.mark.covers("C02")
 @pytest.mark.parametrize("job_id", [None, "a"])
-@pytest.mark.parametrize("arrives", [True, False])
-@pytest.mark.parametrize("delay", [0, 60])
-def test_the_reply_of_a_retry_is_lost(make_stream, raw, proxy, job_id, arrives, delay):
+@pytest.mark.parametrize("case", [(True, 0), (True, 60), (False, 0), (False, 60)])
+def test_the_reply_of_a_retry_is_lost(make_stream, raw, proxy, job_id, case):
+    arrives, delay = case
     s = make_stream(redis=proxy.url)
     first = s.add({}, job_id=job_id)
     [job] = s.read("w")
