@@ -211,8 +211,8 @@ class AsyncStream(Generic[T]):
         Raises:
             ConnectionLostError: Jobs may be pending unseen; they come back by `reclaim` when their lease has run out.
 
-        Round trips: 1 per second of waiting (a first call 4 more; 1 more when a job has a chosen ID, and 2 a second to see
-        whether the stream is paused, and what is due). Atomic: yes (XREADGROUP).
+        Round trips: 1 if there are some, else 3, and 1 per second of waiting (a first call 4 more; 1 more when a job has a
+        chosen ID, and 2 a second to see whether the stream is paused, and what is due). Atomic: yes (XREADGROUP).
         """
         looked = self._time_to_look()
         plan = intake.read(

@@ -81,10 +81,15 @@ def read(
 
     Whoever watches `pause` by himself passes waits of two seconds at most. With `look_for_pause`, and in the middle of longer
     waits, it is watched here: while the stream is paused nothing is read, but the wait goes on. What is due is moved into the
-    stream then, too, and no wait goes on beyond the time when something is.
+    stream then, too, and no wait goes on beyond the time when something is: so one that begins looks for that first.
     """
     left = block_ms or 0
     due_ms = WATCH_MS
+    if left and not look_for_pause:
+        deliveries = yield from opening.with_group(spec, partial(read_ops.new, spec, consumer, count=count, block_ms=0))
+        if deliveries:
+            return (yield from _take_in(spec, consumer, deliveries, charged=True)).jobs
+        due_ms = _due_ms((yield from promote.for_a_reader(spec)))
     while True:
         if look_for_pause:
             after_pause = yield from pause.until_resumed(spec, left)
