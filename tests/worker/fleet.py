@@ -176,7 +176,8 @@ def options_of(settings: dict[str, Any]) -> StreamOptions:
     retries = given.pop("retries", 2)
     crash_delay = given.pop("crash_delay", 0)
     retry = Backoff.schedule(retries) if isinstance(retries, list) else Backoff.constant(0, limit=retries)
-    return StreamOptions(retry=retry, crash_backoff=Backoff.constant(crash_delay, limit=None), **given)
+    backoffs = {"retry": retry, "crash_backoff": Backoff.constant(crash_delay, limit=None)}
+    return StreamOptions(**(backoffs | given))
 
 
 def main(argument: str) -> None:
