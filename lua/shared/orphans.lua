@@ -16,20 +16,25 @@ local function bury_timer(dead, meta, group, id, why, fields, now)
   return true
 end
 
--- Looks through a page of entries, if there are more of them than times, for those without; goes on there the next time.
+-- Looks through up to 1,000 entries, or one MB of them, if there are more of them than times, for those without; goes on
+-- there the next time.
 local function take_untimed(scheduled, jobs, dead, meta, group, dropped, now)
   if redis.call('HLEN', jobs) <= redis.call('ZCARD', scheduled) then return end
-  local cursor = redis.call('HGET', meta, 'cursor:orphans') or '0'
+  local cursor, looked, bytes = redis.call('HGET', meta, 'cursor:orphans') or '0', 0, 0
   if not string.find(cursor, '^%d+$') then cursor = '0' end
-  local page = redis.call('HSCAN', jobs, cursor, 'COUNT', 1000)
-  for i = 1, #page[2], 2 do
-    local id, packed = page[2][i], page[2][i + 1]
-    if not redis.call('ZSCORE', scheduled, id)
-      and bury_timer(dead, meta, group, id, 'without a time', unpack_entry(packed) or { 'packed', packed }, now) then
-      redis.call('HDEL', jobs, id)
-      dropped[#dropped + 1] = id
-      dropped[#dropped + 1] = 'untimed'
+  repeat
+    local page = redis.call('HSCAN', jobs, cursor, 'COUNT', 10) -- with their bodies, which may be large
+    cursor = page[1]
+    for i = 1, #page[2], 2 do
+      local id, packed = page[2][i], page[2][i + 1]
+      looked, bytes = looked + 1, bytes + #packed
+      if not redis.call('ZSCORE', scheduled, id)
+        and bury_timer(dead, meta, group, id, 'without a time', unpack_entry(packed) or { 'packed', packed }, now) then
+        redis.call('HDEL', jobs, id)
+        dropped[#dropped + 1] = id
+        dropped[#dropped + 1] = 'untimed'
+      end
     end
-  end
-  redis.pcall('HSET', meta, 'cursor:orphans', page[1])
+  until cursor == '0' or looked >= 1000 or bytes > 1048576
+  redis.pcall('HSET', meta, 'cursor:orphans', cursor)
 end

@@ -319,6 +319,21 @@ def test_large_jobs_are_moved_a_few_at_a_time(make_stream, raw):
     assert max(moved) <= 3
 
 
+@pytest.mark.covers("Q6")
+@TWO_BACKENDS
+def test_large_jobs_are_looked_through_a_few_at_a_time(make_stream, raw):
+    """For those without a time."""
+    s = make_stream()
+    s.add_many(({"name": str(n), "body": "x" * 500_000} for n in range(60)), delay=HOUR)
+    raw.delete(s._spec.keys.scheduled)
+    found = []
+    while sum(found) < 60:
+        found.append(len(s._run(promote.some(s._spec)).dropped))
+    assert max(found) < 30
+    assert s.inspect().dead == 60
+    assert raw.hlen(s._spec.keys.jobs) == 0
+
+
 @TWO_BACKENDS
 def test_a_worker_that_stops_gives_up_the_promoters_token_though_its_handler_runs_on(make_stream, raw):
     s = make_stream()
