@@ -89,6 +89,27 @@ def test_whoever_promotes_goes_on_while_it_ticks(make_stream, raw):
     assert Role.PROMOTE in tick(a, "one").roles  # whoever stops gives it up
 
 
+def test_a_promoter_that_lets_a_job_lie_is_followed(make_stream, raw):
+    s = make_stream()
+    token, scheduled = s._spec.keys.tick("promote"), s._spec.keys.scheduled
+    assert Role.PROMOTE in tick(s, "dead").roles
+    s.add({}, job_id="j", delay=60)
+    now = look.server_ms(raw)
+    raw.zadd(scheduled, {"/j": now})
+    assert Role.PROMOTE not in tick(s, "other").roles  # it has only just come due
+    raw.zadd(scheduled, {"/j": now - 2_000})
+    s.pause()
+    assert Role.PROMOTE not in tick(s, "other").roles  # nobody is to move it
+    s.resume()
+    assert Role.PROMOTE in tick(s, "other").roles
+    assert raw.get(token) == b"other"
+    assert raw.pttl(token) > 1_000
+    assert s.promote() == 1
+    assert Role.PROMOTE not in tick(s, "late").roles
+    raw.set(scheduled, "of another type")
+    assert Role.PROMOTE not in tick(s, "late").roles
+
+
 @pytest.mark.covers("Q7")
 def test_a_tick_says_when_the_first_is_due(make_stream, raw):
     s = make_stream()
