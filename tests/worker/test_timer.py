@@ -440,7 +440,7 @@ def test_promoters_that_are_killed_again_and_again_move_each_job_once(make_strea
     with make_fleet(**options, worker={"concurrency": 4}) as f:
         f.supervise(3)
         until(lambda: len(f.events.all("up")) >= 3)
-        delays = iter([0.3 + n * 2 / count for n in range(count)])
+        delays = iter([0.3 + n / 250 for n in range(count)])
         s.add_many(({"name": name} for name in names), job_id=lambda p: p["name"], delay=lambda _: next(delays))
         while s.inspect().scheduled and kills < most:
             consumer = until(lambda: promoter(raw, s))
