@@ -99,6 +99,7 @@ class Ground:
         self._done: dict[str, set[str]] = {group: set() for group in groups}  # of these, those it has settled
         self._ever_done: set[str] = set()
         self._ever_dead: set[str] = set()
+        self._ever_waited: set[str] = set()
         self._orphans: set[str] = set()  # what was scheduled by hand and is no job
         self._lives: Counter[tuple[str, str]] = Counter()  # (group, marker) -> how often its attempts began anew
         self._attempts: dict[
@@ -261,7 +262,7 @@ class Ground:
         if was.orphans - now.orphans:
             self.verbs[self._actor].add("drop orphan")
         born = {(self._markers[i], self._foreign.get(i, "")) for i in now.entries.keys() - was.entries.keys()}
-        self._check_timers_gone(was, now, born, allowed)
+        self._check_timers_gone(was, now, before, born, allowed)
         redriven = self._check_letters_gone(was, now, born, allowed)
         for name in was.groups.keys() & now.groups.keys():
             self._check_group_step(name, was, now, before[name], redriven[name])
@@ -269,18 +270,29 @@ class Ground:
             self._check_moves(name, before[name])
 
     def _check_timers_gone(
-        self, was: View, now: View, born: set[tuple[str, str]], allowed: set[tuple[str, ...]]
+        self,
+        was: View,
+        now: View,
+        before: Mapping[str, Copies],
+        born: set[tuple[str, str]],
+        allowed: set[tuple[str, ...]],
     ) -> None:
-        """What does not wait any more is in the stream, for whom it waited, or somebody cancelled or replaced it."""
+        """What does not wait any more is in the stream, for whom it waited, or somebody cancelled or replaced it.
+
+        Of several entries with one ID, by plain producers, the latest that fails is the one whose next attempt waits.
+        """
         for timer_id, timer in was.timers.items():
             marker, after = _marker(timer.fields), now.timers.get(timer_id)
-            if (after is not None and _marker(after.fields) == marker) or (marker, timer.group) in born:
+            instead = None if after is None else _marker(after.fields)
+            stays = after is not None and (instead, after.group) == (marker, timer.group)
+            if stays or (marker, timer.group) in born:
                 continue
             job_id = timer_id.partition("/")[2]
+            failed = [one.state for one in before.get(timer.group, {}).get(instead or "", ())] == [State.PENDING]
             others = {self._receipt_of[other] for other, group in born if group == timer.group}
             if ("replace", job_id) in allowed and (after is not None or job_id in others):
                 self.verbs[self._actor].add("replace")
-            elif ("cancel", job_id) not in allowed:
+            elif ("cancel", job_id) not in allowed and not (failed and self._receipt_of[instead or ""] == job_id):
                 raise Violation(f"lost: {marker} ({timer_id}) does not wait any more, and is nowhere")
 
     def _check_moves(self, name: str, before: Copies) -> None:
@@ -320,6 +332,7 @@ class Ground:
         a, b = was.groups[name], now.groups[name]
         born = {self._markers[i] for i in now.entries.keys() - was.entries.keys() if self._foreign.get(i) == name}
         born |= _waiting(self._copies[name]) - _waiting(before)
+        self._ever_waited |= _waiting(self._copies[name])
         letters = [one.source for i, one in now.letters.items() if i not in was.letters and one.group == name]
         self._check_letters_new(name, was, now)
         left = a.pending.keys() - b.pending.keys() - set(letters)
