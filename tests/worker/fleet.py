@@ -167,12 +167,14 @@ class Losses(Hooks):
 
 
 def options_of(settings: dict[str, Any]) -> StreamOptions:
-    """Stream options from plain values: ``retries`` and ``crash_delay`` stand for the two backoffs."""
+    """Stream options from plain values: ``retries``, ``retry_delay`` and ``crash_delay`` stand for the two backoffs."""
     given = dict(settings)
     retries = given.pop("retries", 2)
-    crash_delay = given.pop("crash_delay", 0)
+    retry_delay, crash_delay = given.pop("retry_delay", 0), given.pop("crash_delay", 0)
     return StreamOptions(
-        retry=Backoff.constant(0, limit=retries), crash_backoff=Backoff.constant(crash_delay, limit=None), **given
+        retry=Backoff.constant(retry_delay, limit=retries),
+        crash_backoff=Backoff.constant(crash_delay, limit=None),
+        **given,
     )
 
 
