@@ -168,14 +168,14 @@ class Losses(Hooks):
 
 
 def options_of(settings: dict[str, Any]) -> StreamOptions:
-    """Stream options from plain values: ``retries`` and ``crash_delay`` stand for the two backoffs.
+    """Stream options from plain values: ``retries``, ``retry_delay`` and ``crash_delay`` stand for the two backoffs.
 
-    ``retries`` is how many there are, each at once; or the delays in seconds, one a retry.
+    ``retries`` is how many there are, each after ``retry_delay`` seconds; or the delays in seconds, one a retry.
     """
     given = dict(settings)
     retries = given.pop("retries", 2)
-    crash_delay = given.pop("crash_delay", 0)
-    retry = Backoff.schedule(retries) if isinstance(retries, list) else Backoff.constant(0, limit=retries)
+    retry_delay, crash_delay = given.pop("retry_delay", 0), given.pop("crash_delay", 0)
+    retry = Backoff.schedule(retries) if isinstance(retries, list) else Backoff.constant(retry_delay, limit=retries)
     backoffs = {"retry": retry, "crash_backoff": Backoff.constant(crash_delay, limit=None)}
     return StreamOptions(**(backoffs | given))
 
