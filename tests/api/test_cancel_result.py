@@ -131,6 +131,29 @@ def test_a_retry_of_one_group_of_several_is_not_cancelled(make_stream, raw):
     assert len(b.read("w")) == 1
 
 
+@pytest.mark.covers("C58", "S7", "Q4", "Q5")
+@pytest.mark.parametrize("delay", [None, 3600])
+def test_what_was_replaced_in_one_group_of_several_is_not_cancelled_for_the_others(make_stream, raw, delay):
+    a, b = make_stream(group="a", groups=("b",)), make_stream(group="b")
+    a.add({"n": 1}, job_id="k")
+    [running] = b.read("w")
+    a.retry(a.read("w")[0], "no", delay=3600)
+    assert a.add({"n": 2}, job_id="k", delay=delay, replace=True).created is True
+    if delay is None:  # ready in a: another cannot tell from this entry alone that b is at work
+        before = look.dumps(raw, a.name)
+        for s in (a, b):
+            with pytest.raises(JobStateError) as caught:
+                s.cancel("k")
+            assert caught.value.state == "pending"
+        assert look.dumps(raw, a.name) == before
+        assert [job.payload["n"] for job in a.read("w")] == [2]
+    else:  # it waits for a only, and is taken from a only
+        assert a.cancel("k") is True
+        assert a.scheduled.get("k") is None
+    assert a.add({"n": 3}, job_id="k").created is False
+    assert b.ack(running) is True
+
+
 @pytest.mark.covers("C58")
 def test_a_dead_job_is_not_there_and_a_redriven_one_is(make_stream, raw):
     s = make_stream()

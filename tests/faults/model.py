@@ -27,8 +27,6 @@ class Entry:
     attempt: int = 1
     redrives: int = 0
     id: str = ""
-    again: bool = False
-    """Whether it was added again, by a retry or a redrive."""
 
 
 @dataclass(eq=False)
@@ -225,7 +223,8 @@ class Model:
         if state is None:
             raise Refused("done")
         handlers = [group for name, group in self.groups.items() if entry.only in {None, name}]
-        if (entry.again and len(self.groups) > 1) or any(entry.at <= group.last for group in handlers):
+        begun = entry.only is not None and bool(self.groups.keys() - {entry.only})  # in this entry or in another
+        if begun or any(entry.at <= group.last for group in handlers):
             raise Refused("pending")
         return entry
 
@@ -381,7 +380,7 @@ class Model:
             self._bury(d.group, d.entry, "attempts")
             return False
         e = d.entry
-        new = Entry(0, e.marker, e.chosen, d.group, e.attempt + 1, e.redrives, again=True)
+        new = Entry(0, e.marker, e.chosen, d.group, e.attempt + 1, e.redrives)
         if later:
             self.timers[f"{d.group}/{job_id}"] = new
         else:
@@ -429,7 +428,7 @@ class Model:
             return "refused"
         if letter.chosen is not None and self._held_by(name, letter.chosen):
             return "superseded"
-        self._join(Entry(0, e.marker, letter.chosen, name, 1, e.redrives + 1, again=True))
+        self._join(Entry(0, e.marker, letter.chosen, name, 1, e.redrives + 1))
         self.letters.remove(letter)
         self.groups[name].counts["redriven"] += 1
         return "moved"

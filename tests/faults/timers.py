@@ -268,6 +268,8 @@ TWO_GROUPS = (
     meeting("replace of both | promote | read", waiting_in_both, "S7", "Q4", X=replace("b"), P=promote,
             R=reader("R", 2), groups=GROUPS, modes=CRASH),
     meeting("replace with what is due | promote", waiting_in_both, "S7", "Q4", X=replace_now, P=promote, groups=GROUPS),
+    meeting("replace with what is due | cancel", waiting_in_one, "S7", "Q4", "Q5", X=replace_now, C=cancel,
+            groups=GROUPS),
     meeting("promote | promote one by one", waiting_in_both, "S7", "Q3", A=promote, B=promote_singly, groups=GROUPS),
     meeting("promote | pass over | read", waiting_in_both, "S7", P=promote, groups=GROUPS, modes=CRASH,
             G=lambda w: w.reading("G", count=5, then=w.committing),

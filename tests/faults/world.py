@@ -641,9 +641,7 @@ class World(Ground):
             raise Violation(f"{self._actor}: {job_id} was cancelled, but nothing was removed")
         else:
             waited = self._view_before.timers.keys() - self._view.timers.keys()
-            removed = self._view_before.entries.keys() - self._view.entries.keys()
-            only = {self._foreign[entry_id] for entry_id in removed & self._foreign.keys()}
-            self.check_cancelled(job_id, *([name] if waited else only))
+            self.check_cancelled(job_id, *([name] if waited else ()))
 
     def check_cancelled(self, job_id: str, *names: str) -> None:
         """It will never run, in these groups or in any."""
