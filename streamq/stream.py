@@ -578,7 +578,7 @@ class Schedule(Generic[T]):
             after: Only those behind this one: the last of the page before. It need not wait any more.
             due_before: Only those that are due before this time: an aware datetime.
 
-        Round trips: 2.
+        Round trips: 2; 3 with `after`.
         """
         plan = schedule.listing(self._spec, count=_count(count), after=after, due_before=due_before)
         found: list[ScheduledJob] = self._run(plan)

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 def demo(
     url: Annotated[
         str | None,
-        typer.Option(
-            "--url", help="Server to run on. [default: an embedded Valkey, nothing to install]", show_default=False
-        ),
+        typer.Option("--url", help="Server to run on.", show_default="an embedded Valkey, nothing to install"),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's keys on the server, to look at.")] = False,
     as_json: AsJson = False,

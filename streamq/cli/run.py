@@ -50,8 +50,8 @@ def run(
             min=0,
             max=2,
             help="Further processes, for jobs that may have killed theirs and have one start left: alone there, they "
-            "meet no other job. [default: 1 if there are several processes, else 0]",
-            show_default=False,
+            "meet no other job.",
+            show_default="1 if there are several processes, else 0",
         ),
     ] = None,
     start_method: Annotated[
