@@ -284,7 +284,7 @@ class Counting(Hooks):
         print(job.attempt, error)
 
     def dead_lettered(self, dead: Buried) -> None:
-        assert_type((dead.stream, dead.entry_id, dead.job_id), tuple[str, str, str | None])
+        assert_type((dead.stream, dead.group, dead.entry_id, dead.job_id), tuple[str, str, str, str | None])
         assert_type(dead.error, str)
         assert_type(dead.job, Job[Any] | None)
 
