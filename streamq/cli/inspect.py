@@ -17,6 +17,7 @@ def inspect(
     url: Url = None,
     deployment: Deployment = None,
     as_json: AsJson = False,
+    prometheus: Annotated[bool, typer.Option("--prometheus", help="Print metrics for Prometheus.")] = False,
 ) -> None:
     """Show streams: what is ready, pending, scheduled and dead, in total and per group. Changes nothing."""
     from streamq._ops import registry
@@ -28,6 +29,12 @@ def inspect(
         driver = settings_of(url).blocking()
         names = driver.run(registry.names(deployment))
         driver.close()
+    if prometheus:
+        from streamq.cli.prometheus import print_prometheus
+
+        if not print_prometheus(Stream(each, redis=url, deployment=deployment) for each in names):
+            raise typer.Exit(2)
+        return
     snapshots = []
     for each in names:
         stream: Stream[dict[str, object]]
