@@ -66,7 +66,7 @@ def run(
         typer.Option(
             "--metrics",
             metavar="[HOST:]PORT",
-            help="Serve the metrics of all processes for Prometheus, at http://HOST:PORT/metrics. [default host: 127.0.0.1]",
+            help="Serve the metrics of all processes for Prometheus, at http://HOST:PORT/metrics; HOST is 127.0.0.1 by default.",
             show_default=False,
         ),
     ] = None,

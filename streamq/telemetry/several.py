@@ -14,13 +14,16 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from streamq.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Tells prometheus_client to keep its values in files, when it is imported."""
@@ -45,7 +48,6 @@ def served(host: str, port: int) -> Iterator[Callable[[], None]]:
         raise ConfigurationError(f"--metrics makes a folder of its own: unset {FOLDER}")
     try:
         from prometheus_client import CollectorRegistry, start_http_server
-        from prometheus_client.multiprocess import MultiProcessCollector
     except ImportError as error:
         raise ConfigurationError("metrics need prometheus-client: pip install 'streamq[prometheus]'") from error
 
@@ -54,7 +56,7 @@ def served(host: str, port: int) -> Iterator[Callable[[], None]]:
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder, _opened(Path(folder)) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         registry = CollectorRegistry()
-        MultiProcessCollector(registry, folder)
+        registry.register(_Files(Path(folder)))
         try:
             server, thread = start_http_server(port, host, registry)
         except (OSError, OverflowError) as error:
@@ -84,6 +86,28 @@ def remove_left(parent: Path) -> None:
             if now.st_uid == os.getuid() and time.time() - now.st_mtime > LEFT_S:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder)
+
+
+class _Files:
+    """Sums up what the children keep."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterable[Metric]:
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        # A file that was made just now is empty for a moment, or for ever if its process was killed in that moment:
+        # prometheus_client's own collector fails at it.
+        found: Iterable[Metric] = MultiProcessCollector.merge([str(p) for p in self._folder.glob("*.db") if _size(p)])
+        return found
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # of a process that has ended
+        return 0
 
 
 def keep_in(folder: str) -> None:

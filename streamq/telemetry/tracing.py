@@ -22,6 +22,7 @@ except ImportError as missing:  # the extra
     raise ImportError("tracing needs opentelemetry-api: pip install 'streamq[opentelemetry]'") from missing
 
 import streamq
+from streamq.errors import ConfigurationError
 from streamq.messages import Job, Reject, Release, Retry
 from streamq.stream import Stream
 from streamq.stream_async import AsyncStream
@@ -96,7 +97,22 @@ class Tracing:
 
     async def __call__(self, subject: Job[Any] | list[Job[Any]], call: Callable[[], Awaitable[Any]]) -> Any:
         """A span around a call of the handler: what workers call, as a middleware."""
+        with self.processing(subject) as span:
+            value = await call()
+            if isinstance(subject, list):
+                self._note_failures(span, subject, value)
+            return value
+
+    @contextmanager
+    def processing(self, subject: Job[Any] | list[Job[Any]]) -> Iterator[Span]:
+        """A span around working on a job, or on a batch of them: for hand-written loops.
+
+        Raises:
+            ConfigurationError: The batch is empty.
+        """
         jobs, is_batch = (subject, True) if isinstance(subject, list) else ([subject], False)
+        if not jobs:
+            raise ConfigurationError("there is no job to trace")
         context, links = self._origins(jobs, is_batch=is_batch)
         span = self._tracer.start_span(
             f"process {jobs[0].stream}",
@@ -107,14 +123,10 @@ class Tracing:
         )
         token = contexts.attach(trace.set_span_in_context(span, context))
         try:
-            value = await call()
-            if is_batch:
-                self._note_failures(span, jobs, value)
+            yield span
         except BaseException as error:
             self._failed(span, error, timed_out=jobs[0].timed_out)
             raise
-        else:
-            return value
         finally:
             contexts.detach(token)
             span.end()

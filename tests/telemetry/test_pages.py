@@ -10,7 +10,8 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from streamq.telemetry import StreamCollector, WorkerMetrics
+from streamq import Job
+from streamq.telemetry import StreamCollector, WorkerMetrics, tracing
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 METRIC = re.compile(r"\bstreamq_\w+")
@@ -122,6 +123,13 @@ def test_the_dashboard_is_valid_and_names_what_is_there():
     for variable in board["templating"]["list"][1:]:
         assert variable["name"] in families()[METRIC.findall(variable["definition"])[0]][1]
     assert shown == set(families()) - {"streamq_group_ready_exact"}
+
+
+def test_the_attributes_of_spans_are_those_of_the_code():
+    job = Job(payload={}, id="J", entry_id="1-0", deliveries=1, _consumer="c")
+    told = {"error.type"}.union(*(tracing._about([job], is_batch=is_batch) for is_batch in (False, True)))
+    rows = re.findall(r"^\| (`.*?`) \|", (DOCS / "tracing.md").read_text("utf-8"), re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`([\w.]+)`", row) if "." in name} == told
 
 
 def test_the_checks_can_fail():

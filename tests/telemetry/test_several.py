@@ -69,6 +69,17 @@ def test_what_killed_supervisors_have_left_is_removed(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {*names} - {"streamq-metrics-left"}
 
 
+def test_a_file_that_its_process_has_just_made_ends_no_scrape():
+    """Or has made, and then been killed: it is empty."""
+    port = free_port()
+    with several.served("127.0.0.1", port) as keep_metrics:
+        [folder] = keep_metrics.args
+        for kind in KINDS:
+            (Path(folder) / f"{kind}_1.db").touch()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            assert (answer.status, answer.read()) == (200, b"")
+
+
 KINDS = ("counter", "gauge_livemin", "gauge_livesum", "histogram")
 
 

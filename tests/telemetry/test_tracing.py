@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from worker.fleet import is_idle, options_of, quick, until, working
 
-from streamq import AsyncStream, Backoff, Reject, Release, Retry, Stream, StreamOptions
+from streamq import AsyncStream, Backoff, ConfigurationError, Reject, Release, Retry, Stream, StreamOptions
 from streamq.telemetry import Tracing
 
 SECRET = "card 4711"
@@ -244,6 +244,22 @@ def test_each_of_many_jobs_at_once_has_its_own_context(stream, traces, tracing, 
         traces.until(30, f"process {stream.name}")
     assert len(set(spans)) == 30
     assert sorted(parent(span) for span in traces.all(f"process {stream.name}")) == sorted(sent)
+
+
+def test_a_hand_written_loop_is_traced_by_hand(stream, traces, tracing):
+    with tracing.sending(stream) as headers:
+        stream.add({}, headers=headers)
+    [job] = stream.read("w")
+    with tracing.processing(job) as span, traces.tracer.start_as_current_span("inner"):
+        stream.ack(job)
+    [send], [process], [inner] = (
+        traces.all(name) for name in (f"send {stream.name}", f"process {stream.name}", "inner")
+    )
+    assert spot(span) == spot(process)
+    assert [parent(process), parent(inner)] == [spot(send), spot(process)]
+    assert not trace.get_current_span().get_span_context().is_valid
+    with pytest.raises(ConfigurationError, match="no job"), tracing.processing([]):
+        pass
 
 
 # --- producers ----------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from streamq import (
     StreamOptions,
     Worker,
 )
+from streamq.telemetry import StreamCollector, Tracing, WorkerMetrics
 
 
 class Order(msgspec.Struct):
@@ -299,6 +300,18 @@ def probe(health: Health) -> int:
     if health.state == "stoped":  # type: ignore[comparison-overlap]  # pyright: ignore[reportUnnecessaryComparison]
         print(health.consumer)
     return 200 if health.healthy else 503
+
+
+def observed(orders: Stream[Order]) -> None:
+    tracing = Tracing(messages=True)
+    assert_type(tracing.inject({"a": "b"}), dict[str, str])
+    with tracing.sending(orders) as headers:
+        orders.add(Order("ada", 1), headers=headers)
+    with tracing.processing(orders.read("w")):
+        pass
+    Worker(orders, waiting, hooks=[WorkerMetrics(buckets=(1, 10))], middlewares=[tracing])
+    StreamCollector([orders]).close()
+    StreamCollector(["orders"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
 # --- the same, awaited -----------------------------------------------------------------------
