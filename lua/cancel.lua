@@ -30,15 +30,18 @@ local only_scheduled = ARGV[3] == '1'
 local wrong = check_timers(scheduled, jobs) or check_slices(ids)
 if wrong then return wrong end
 
-local timer = timer_for(scheduled, own_group, job_id)
-if timer then
-  drop_timers(scheduled, jobs, { timer })
-  return { 1, '' }
-end
-
 local now = server_ms()
 local record = find_record(ids, now, job_id)
 local word, entry_id = string.match(record or '', '^(%a+) (.*)$')
+local timer = timer_for(scheduled, own_group, job_id)
+if timer then
+  -- Of the entry of an attempt before, unless another group has still to do with that.
+  local is_over = word == 'queued' and not (is_id(entry_id) and entry_state(stream, entry_id, group_rows(stream)))
+  drop_timers(scheduled, jobs, { timer })
+  if is_over then forget_record(ids, now, job_id, record) end
+  return { 1, '' }
+end
+
 local is_done = only_scheduled and { 0 } or { -1, 'done' }
 if word == 'done' then return is_done end
 -- A generated ID is the ID of its first entry.

@@ -120,15 +120,16 @@ class Dropped:
     """1 dropped, 0 no such group, -1 refused."""
     pending: int = 0
     unread: bool = False
+    waits: bool = False
 
 
 def drop_group(keys: Keys, *, group: str, force: bool) -> Script[Dropped]:
     """``drop_group.lua``."""
 
     def decode(reply: Reply) -> Dropped:
-        return Dropped(reply[0], *(reply[1], bool(reply[2])) if len(reply) > 1 else ())
+        return Dropped(reply[0], *(reply[1], bool(reply[2]), bool(reply[3])) if len(reply) > 1 else ())
 
-    return Script("drop_group", (keys.stream, keys.meta), (group, int(force)), decode)
+    return Script("drop_group", (keys.stream, keys.scheduled, keys.meta), (group, int(force)), decode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,8 +210,8 @@ class Stream(Generic[T]):
         Raises:
             ConnectionLostError: Jobs may be pending unseen; they come back by `reclaim` when their lease has run out.
 
-        Round trips: 1 per second of waiting (a first call 4 more; 1 more when a job has a chosen ID, and 2 a second to see
-        whether the stream is paused, and what is due). Atomic: yes (XREADGROUP).
+        Round trips: 1 if there are some, else 3, and 1 per second of waiting (a first call 4 more; 1 more when a job has a
+        chosen ID, and 2 a second to see whether the stream is paused, and what is due). Atomic: yes (XREADGROUP).
         """
         looked = self._time_to_look()
         plan = intake.read(
@@ -769,13 +769,15 @@ class Groups(Generic[T]):
 
         Args:
             name: Of the group.
-            force: Whether to drop it with the work that it has left: that work is lost for it.
+            force: Whether to drop it with the work that it has left: that work is lost for it. Jobs that wait for an attempt of
+                it become dead letters (``unknown_group``) when they are due.
 
         Returns:
             True, or False if there is no such group.
 
         Raises:
-            JobStateError: It has entries pending or not read. Nothing was changed.
+            JobStateError: It has entries pending or not read, or jobs that wait for its next attempt (of more than 10,000
+                scheduled jobs not all are looked at). Nothing was changed.
 
         Round trips: 1. Atomic: yes (a script).
         """

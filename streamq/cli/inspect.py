@@ -20,6 +20,11 @@ def inspect(
     prometheus: Annotated[bool, typer.Option("--prometheus", help="Print metrics for Prometheus.")] = False,
 ) -> None:
     """Show streams: what is ready, pending, scheduled and dead, in total and per group. Changes nothing."""
+    if prometheus:
+        from streamq.cli.prometheus import print_prometheus
+
+        raise typer.Exit(0 if print_prometheus(name, url, deployment) else 2)
+
     from streamq._ops import registry
     from streamq.stream import Stream
 
@@ -29,12 +34,6 @@ def inspect(
         driver = settings_of(url).blocking()
         names = driver.run(registry.names(deployment))
         driver.close()
-    if prometheus:
-        from streamq.cli.prometheus import print_prometheus
-
-        if not print_prometheus(Stream(each, redis=url, deployment=deployment) for each in names):
-            raise typer.Exit(2)
-        return
     snapshots = []
     for each in names:
         stream: Stream[dict[str, object]]

@@ -45,6 +45,7 @@ def run(
             help="A Worker, or a function without arguments that returns one. Looked for in this directory, too.",
         ),
     ],
+    *,
     processes: Annotated[int, typer.Option("--processes", "-n", min=1, max=256, help="Worker processes.")] = 1,
     solo: Annotated[
         int | None,

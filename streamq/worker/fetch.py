@@ -304,7 +304,7 @@ class Fetcher:
         )
         self._reached("maintain")
         self._looked(found.paused, looked_at)
-        self.timer.told(is_promoter=Role.PROMOTE in found.roles and not found.paused, wait_ms=found.wait_ms)
+        self.timer.told(has_token=Role.PROMOTE in found.roles, paused=found.paused, wait_ms=found.wait_ms)
         reclaims = any(role.reclaims for role in found.roles)
         self.reclaim_is_due = not self.is_paused and (reclaims or not may_reclaim)
         if self.is_paused:
@@ -437,6 +437,12 @@ class Fetcher:
         leaving = [ticket for ticket in self.aside if older_than is None or ticket.since < older_than]
         self.aside = [ticket for ticket in self.aside if ticket not in leaving]
         await self._release(leaving + self._lane.take_back(self.place, older_than=older_than))
+
+    async def hand_over(self) -> None:
+        """Give back what has not started, and the promoter's token: the rest may take long to end, and others can go on."""
+        await self.give_back()
+        if self.timer.has_token and self.held:
+            await self._driver.run(consumers.leave(self._spec, self._post.consumer))  # it stays, for what it holds
 
     async def release_last(self) -> None:
         """Release the one that waits to run alone, if it is of this stream, for another process."""

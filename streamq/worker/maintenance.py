@@ -62,7 +62,7 @@ def tick(
         spec: The stream.
         consumer: Who asks.
         may_reclaim: Whether it would reclaim.
-        is_solo: Whether it would take only what has a single start left.
+        is_solo: Whether it would take only what has a single start left. Such a worker does not promote.
         beat: JSON that says who it is, to be kept in ``T:workers`` with the server's time; None writes nothing.
     """
     options = spec.options
@@ -71,8 +71,9 @@ def tick(
         Role.TRIM: TRIM_MS,
         Role.PRUNE: PRUNE_MS,
         Role.WATCH: WATCH_MS,
-        Role.PROMOTE: PROMOTER_TICKS * tick_ms(options.lease_ms),
     }
+    if not is_solo:  # its jobs are those that may end its process
+        periods[Role.PROMOTE] = PROMOTER_TICKS * tick_ms(options.lease_ms)
     if may_reclaim:
         periods[Role.RECLAIM_LAST if is_solo else Role.RECLAIM] = tick_ms(options.lease_ms)
     return (yield from ask(_scripts_upkeep.tick(spec.keys, options, consumer=consumer, beat=beat, periods_ms=periods)))

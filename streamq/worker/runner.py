@@ -437,8 +437,9 @@ class Runner:
         await asyncio.gather(*(self._leave(feed, deadline) for feed in self.feeds))
 
     async def _give_back(self, feed: Feed) -> None:
-        with contextlib.suppress(TimeoutError):  # a server that does not answer: the leases bring them back
-            await asyncio.wait_for(feed.fetcher.give_back(), timeout=1.0)
+        # A server that does not answer: the leases bring the jobs back, and the token has its time.
+        with contextlib.suppress(TimeoutError, StreamqError):
+            await asyncio.wait_for(feed.fetcher.hand_over(), timeout=1.0)
 
     async def _leave(self, feed: Feed, deadline: float) -> None:
         if not feed.fetcher.opened.is_set():
