@@ -81,7 +81,7 @@ class AsyncStream(Generic[T]):
     ) -> None:
         options = StreamOptions() if options is None else options
         self.name = name
-        self._spec: Spec[T] = Spec(Keys(name, deployment), options, EntryCodec(cast("Any", type), options))
+        self._spec: Spec[T] = Spec(Keys(name, deployment), options, EntryCodec(cast("Any", type), options, name))
         self._settings = connection.settings_of(redis)
         self._driver = self._settings.asynchronous()
         self._opened: set[opening.Opening[T]] = set()

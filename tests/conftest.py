@@ -186,8 +186,8 @@ _ON_ONE: Final = {"test_servers.py", "test_ratios.py", "test_demo.py", "test_exa
 """Of the tests' own helpers, and of programs whose every request other tests try on all servers: the last one will do."""
 
 
-_ON_TWO: Final = "worker"
-"""Tests below this directory that cover no row of the acceptance list run on the oldest server and on Valkey. What differs
+_ON_TWO: Final = {"worker", "telemetry"}
+"""Tests below these directories that cover no row of the acceptance list run on the oldest server and on Valkey. What differs
 between servers is shown by the tests of the contract; here it is processes and time that matter, and each takes seconds."""
 
 
@@ -219,7 +219,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = [name for name, way in backends.items() if way.place(contained=contained)] or [_NO_BACKEND]
     if metafunc.definition.path.name in _ON_ONE:
         names = names[-1:]
-    elif metafunc.definition.path.parent.name == _ON_TWO and not _covers_a_row(metafunc.definition):
+    elif metafunc.definition.path.parent.name in _ON_TWO and not _covers_a_row(metafunc.definition):
         names = sorted({names[0], names[-1]}, key=names.index)
     # By session, so that pytest groups tests by server and runs one server at a time.
     metafunc.parametrize("backend", names, indirect=True, scope="session")

@@ -17,8 +17,14 @@ def inspect(
     url: Url = None,
     deployment: Deployment = None,
     as_json: AsJson = False,
+    prometheus: Annotated[bool, typer.Option("--prometheus", help="Print metrics for Prometheus.")] = False,
 ) -> None:
     """Show streams: what is ready, pending, scheduled and dead, in total and per group. Changes nothing."""
+    if prometheus:
+        from streamq.cli.prometheus import print_prometheus
+
+        raise typer.Exit(0 if print_prometheus(name, url, deployment) else 2)
+
     from streamq._ops import registry
     from streamq.stream import Stream
 

@@ -20,6 +20,7 @@ LAST_LINES = {
     "hand_written_loop.py": "done 10, dead letters 1 (rejected: negative amount)",
     "hand_written_loop_async.py": "done 10, dead letters 1 (rejected: negative amount)",
     "orders.py": "added 10 orders",
+    "telemetry.py": "send > process > charge > process > charge",
     "webhooks.py": "dead: 090-installation: rejected: nobody subscribed to installation",
 }
 

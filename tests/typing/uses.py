@@ -39,6 +39,7 @@ from streamq import (
     StreamOptions,
     Worker,
 )
+from streamq.telemetry import StreamCollector, Tracing, WorkerMetrics
 
 
 class Order(msgspec.Struct):
@@ -314,7 +315,7 @@ class Counting(Hooks):
         print(job.attempt, error)
 
     def dead_lettered(self, dead: Buried) -> None:
-        assert_type((dead.stream, dead.entry_id, dead.job_id), tuple[str, str, str | None])
+        assert_type((dead.stream, dead.group, dead.entry_id, dead.job_id), tuple[str, str, str, str | None])
         assert_type(dead.error, str)
         assert_type(dead.job, Job[Any] | None)
 
@@ -329,6 +330,18 @@ def probe(health: Health) -> int:
     if health.state == "stoped":  # type: ignore[comparison-overlap]  # pyright: ignore[reportUnnecessaryComparison]
         print(health.consumer)
     return 200 if health.healthy else 503
+
+
+def observed(orders: Stream[Order]) -> None:
+    tracing = Tracing(messages=True)
+    assert_type(tracing.inject({"a": "b"}), dict[str, str])
+    with tracing.sending(orders) as headers:
+        orders.add(Order("ada", 1), headers=headers)
+    with tracing.processing(orders.read("w")):
+        pass
+    Worker(orders, waiting, hooks=[WorkerMetrics(buckets=(1, 10))], middlewares=[tracing])
+    StreamCollector([orders]).close()
+    StreamCollector(["orders"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
 # --- the same, awaited -----------------------------------------------------------------------
