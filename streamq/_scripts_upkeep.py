@@ -173,3 +173,8 @@ def redrive(
 def purge(keys: Keys, *, letter_ids: Sequence[Arg]) -> Script[list[int]]:
     """``purge.lua``: per letter 1, or 0 if it was not there."""
     return Script("purge", (keys.stream, keys.dead, keys.meta), tuple(letter_ids), list)
+
+
+def probe(one: str, other: str, *, ttl_ms: int) -> Script[list[str]]:
+    """``probe.lua``: commands that the user may not run, of those that write to two keys and remove them."""
+    return Script("probe", (one, other), (ttl_ms,), texts)

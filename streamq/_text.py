@@ -17,3 +17,19 @@ def shown(text: str) -> str:
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"  # noqa: PLR2004  # as Python writes them
+
+
+_UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units: ``3s``, ``2h 5m``; below ten seconds with a tenth."""
+    if seconds < 9.95:  # noqa: PLR2004  # what is rounded to a tenth below ten
+        return f"{seconds:.1f}s" if seconds >= 0.05 else "0s"  # noqa: PLR2004  # a tenth, rounded
+    rest = round(seconds)
+    parts = []
+    for unit, size in _UNITS:
+        count, rest = divmod(rest, size)
+        parts.append(f"{count:,}{unit}" if count else "")
+    first = next(at for at, part in enumerate(parts) if part)
+    return " ".join(part for part in parts[first : first + 2] if part)

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from streamq.cli import demo, inspect, run, scheduled
+from streamq.cli import demo, doctor, inspect, run, scheduled
 from streamq.cli.output import fail
 from streamq.errors import StreamqError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo)
+app.command("doctor")(doctor.doctor)
 app.command("inspect")(inspect.inspect)
 app.command("run")(run.run)
 app.add_typer(scheduled.app, name="scheduled")

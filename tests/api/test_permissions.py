@@ -176,3 +176,17 @@ def test_what_a_reader_lacks_is_named_before_a_job_is_touched(as_user, raw, serv
         one.read("w")
     assert look.pending(raw, whole) == {}
     assert whole.inspect().length == 1
+
+
+@pytest.mark.covers("C83")
+def test_who_may_not_end_transactions_is_told_before_a_job_is_touched(raw, redis_url, ns, colour):
+    look.call(raw, "ACL", "SETUSER", ns, "on", ">pw", f"~{ns}:*", "+@all", "-exec")
+    s = open_stream(colour, "s", redis=redis_url.replace("redis://", f"redis://{ns}:pw@"), deployment=ns)
+    try:
+        s.add({})
+        with pytest.raises(ConfigurationError, match="exec"):
+            s.read("w")
+        assert s.inspect().length == 1
+    finally:
+        s.close()
+        look.call(raw, "ACL", "DELUSER", ns)
