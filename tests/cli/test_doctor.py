@@ -9,49 +9,36 @@ import pty
 import re
 import struct
 import subprocess
-import sys
 import termios
 import time
 from pathlib import Path
 
 import pytest
 import redis
+from cli import shell
 
 from streamq import Stream
 from streamq.keys import Keys, registry
 
-COMMAND = [sys.executable, "-c", "from streamq.cli import main; main()"]
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
-
 
 BOLD = r"\x1b\[[01]m"
 """What NO_COLOR leaves: weight is no colour."""
 
 
-def environment(**env):
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("STREAMQ_", "COLUMNS", "NO_COLOR"))}
-    return clean | env
-
-
 def run(*args, **env):
     """``streamq doctor`` with its output in a pipe."""
-    return subprocess.run(
-        [*COMMAND, "doctor", *args],
-        env=environment(**env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return shell.run("doctor", *args, **env)
 
 
 def on_terminal(*args, columns, **env):
     """What it prints on a terminal of that width."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    surroundings = {name: value for name, value in shell.environ().items() if name not in {"COLUMNS", "NO_COLOR"}}
     process = subprocess.Popen(
-        [*COMMAND, "doctor", *args],
-        env=environment(TERM="xterm", **env),
+        [*shell.COMMAND, "doctor", *args],
+        env=surroundings | {"TERM": "xterm", **env},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
