@@ -8,8 +8,9 @@ Each part runs on a server of its own, with that server's default settings, with
 Markdown; docs/speed.md shows them.
 
 How late: jobs are due evenly over some seconds. Lateness is the time at which a handler begins less the due time, by the
-clock of the machine on which server and worker run. At 80 % load so many other jobs arrive beside them that the
-worker's slots are busy four fifths of the time. Server, worker and this program share the machine's cores.
+clock of the machine on which server and worker run. At 80 % load so many other jobs arrive beside them that there are four
+fifths of what the worker got through a second of a backlog before. Server, worker and this program share the machine's
+cores.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from streamq._ops import promote
 
 SLOTS = 50
 WORK_S = 0.02
-"""How long a job takes: at 2,500 a second all slots are busy."""
+"""How long a job takes."""
 
 LOAD = 0.8
 PAYLOAD = {"url": "https://example.com/hooks/1234", "event": "order.paid", "id": "0123456789abcdef"}
@@ -61,6 +62,23 @@ def work(url: str, count: int, answer: Connection) -> None:
     Worker(Stream("late", dict, redis=url), handler, concurrency=SLOTS).run()
 
 
+def capacity(stream: Stream[dict[str, Any]]) -> float:
+    """Jobs a second that the worker gets through of a backlog."""
+
+    def done() -> int:
+        return sum(group.done for group in stream.inspect().groups.values())
+
+    stream.add_many([{}] * 10_000)
+    while not done():
+        time.sleep(0.01)
+    begun, before = time.perf_counter(), done()
+    time.sleep(2)
+    rate = (done() - before) / (time.perf_counter() - begun)
+    while stream.inspect().length:
+        time.sleep(0.05)
+    return rate
+
+
 def lateness_ms(backend: Backend, count: int, over_s: float, *, loaded: bool) -> list[float]:
     """How late each of `count` jobs begins, that are due over `over_s` seconds."""
     context = multiprocessing.get_context("spawn")
@@ -68,6 +86,7 @@ def lateness_ms(backend: Backend, count: int, over_s: float, *, loaded: bool) ->
     with fresh(backend) as (server, _), Stream("late", dict, redis=server.url) as stream:
         worker = context.Process(target=work, args=(server.url, count, theirs))
         worker.start()
+        most = capacity(stream) if loaded else 0.0
         first = time.time() + 3.0 + count / 1_000  # until all are scheduled
         for n in range(count):
             due = first + over_s * n / count
@@ -77,7 +96,7 @@ def lateness_ms(backend: Backend, count: int, over_s: float, *, loaded: bool) ->
         pause_s = 0.02
         while not mine.poll(0 if loaded else 60):
             begun = time.time()
-            stream.add_many([{}] * round((SLOTS / WORK_S * LOAD - count / over_s) * pause_s))
+            stream.add_many([{}] * max(round((most * LOAD - count / over_s) * pause_s), 0))
             time.sleep(max(begun + pause_s - time.time(), 0))
         late: list[float] = mine.recv()
         worker.terminate()
