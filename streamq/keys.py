@@ -20,6 +20,7 @@ share a cluster spread over its slots. Everything of one stream has one tag and 
 
 from __future__ import annotations
 
+import binascii
 import re
 from typing import Final
 
@@ -135,6 +136,12 @@ class Keys:
     def data(self, key: str) -> str:
         """Key that an effect named `key` writes."""
         return f"{self.prefix}:data:{key}"
+
+    @property
+    def slot(self) -> int:
+        """Where all of them lie in a cluster: CRC16 (XMODEM) of the hash tag."""
+        tag = self.prefix.partition("{")[2].removesuffix("}")
+        return binascii.crc_hqx(tag.encode(), 0) % 16_384
 
     @property
     def pattern(self) -> str:

@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._flows import intake, opening
 from streamq._ops import consumers, lease, pause, settle
@@ -17,6 +19,7 @@ from streamq._scripts_upkeep import Role
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
 from streamq.messages import Job, Reason
+from streamq.snapshots import WorkerSettings
 from streamq.worker import log, maintenance, roles
 from streamq.worker.journal import NoteState
 from streamq.worker.lane import Standing, Ticket
@@ -74,6 +77,8 @@ class Fetcher:
         self._driver = driver
         self._post = post
         self._lane = post.lane
+        told = {**post.about, "group": spec.options.group, "settings": WorkerSettings.of(spec.options)}
+        self._about = msgspec.json.encode(told)
         self._block_ms = block_ms
         self._looked_at = float("-inf")
         self._failures: dict[str, int] = {}
@@ -299,7 +304,7 @@ class Fetcher:
                 self._post.consumer,
                 may_reclaim=may_reclaim,
                 is_solo=self._post.is_solo,
-                beat=self._post.about,
+                beat=self._about,
             )
         )
         self._reached("maintain")
