@@ -42,7 +42,7 @@ from streamq.snapshots import (
 
 T = TypeVar("T")
 
-GROUPS: Final = 8
+GROUPS: Final = 6
 """Most groups that are looked into."""
 
 ROWS: Final = 100
