@@ -115,10 +115,10 @@ def _in_words(backoff: Backoff) -> str:
     times = "without limit" if backoff.limit is None else f"{backoff.limit} times"
     if backoff.compute is not None:
         return f"{times}, by a function"
-    delays = ", ".join(f"{ms / 1000:g}" for ms in backoff.delays_ms)
-    growth = "" if backoff.factor == 1 else f", then x{backoff.factor:g}"
-    jitter = f", jitter {backoff.jitter:g}" if backoff.jitter else ""
-    return f"{times}: {delays} s{growth}, at most {backoff.cap_ms / 1000:g} s{jitter}"
+    delays = ", ".join(f"{ms / 1000:.15g}" for ms in backoff.delays_ms)
+    growth = "" if backoff.factor == 1 else f", then x{backoff.factor:.15g}"
+    jitter = f", jitter {backoff.jitter:.15g}" if backoff.jitter else ""
+    return f"{times}: {delays} s{growth}, at most {backoff.cap_ms / 1000:.15g} s{jitter}"
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

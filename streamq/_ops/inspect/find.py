@@ -9,7 +9,8 @@ from streamq._codec import about_entry, unpack_entry
 from streamq._letters import letter_of
 from streamq._ops.inspect.beats import Beat, beat_of, is_alive
 from streamq._ops.inspect.counting import next_count
-from streamq._ops.inspect.full import GROUPS, shortened
+from streamq._ops.inspect.full import GROUPS
+from streamq._ops.inspect.groups import shortened
 from streamq._ops.inspect.replies import Page, entries, entry_ms, moment, rows, server_ms, time_ms, value_of
 from streamq._requests import Command, Pipeline, Plan, ask, ask_each, entry_order, is_entry_id, text
 from streamq._spec import Spec

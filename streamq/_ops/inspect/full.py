@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from streamq._ops.inspect import beats as told
 from streamq._ops.inspect.beats import Beat, beat_of
 from streamq._ops.inspect.counting import STEPS, Unread, next_count, unread
+from streamq._ops.inspect.groups import Figures, Look
 from streamq._ops.inspect.replies import (
     LAST_ID,
     Page,
@@ -34,9 +35,6 @@ from streamq.snapshots import (
     DeadLetterFigures,
     FullGroup,
     FullSnapshot,
-    Member,
-    OldestPending,
-    OldestReady,
     Omission,
 )
 
@@ -47,9 +45,6 @@ GROUPS: Final = 6
 
 ROWS: Final = 100
 """Pending entries of a group that are looked at: the first ones."""
-
-LISTED: Final = 1_000
-"""Most consumers of a group that are listed."""
 
 LETTERS: Final = 1_000
 LETTERS_BYTES: Final = 1 << 20
@@ -62,13 +57,7 @@ BEAT_PAGES: Final = 5
 CLOCK_CONSUMERS: Final = 1_000
 """Most consumers of all groups with which the server's time is looked for where TIME is refused."""
 
-PAYLOAD_CHARS: Final = 1_000
-"""Most characters of a payload that are shown."""
-
 RECENT_MS: Final = 3_600_000
-
-_TAKEOVER_MS: Final = 60_000
-"""Crash backoff: so much longer than its lease an entry may wait to be taken over."""
 
 _EXACT_LAG: Final = {b"redis": 8, b"valkey": 9}
 """From these versions on the server's lag is right whenever there is one; before, it stays too high after some deletions."""
@@ -92,15 +81,6 @@ class _First(NamedTuple):
     memory: dict[str, int] | None
 
 
-class _Look(NamedTuple):
-    """What the second write tells of a group."""
-
-    row: dict[str, Any]
-    consumers: list[dict[str, Any]]
-    pending: list[tuple[str, str, int, int]]
-    first: Page
-
-
 def full(spec: Spec[T], *, payloads: bool = False) -> Plan[FullSnapshot]:
     """The stream now. Five writes, some more where things must be counted; less than a hundred commands in all."""
     omitted: list[Omission] = []
@@ -109,7 +89,7 @@ def full(spec: Spec[T], *, payloads: bool = False) -> Plan[FullSnapshot]:
     due, unmatched = yield from _timers(spec, first, now_ms)
     beats = yield from _beats(spec, first, omitted)
     letters = yield from _letters(spec, first, now_ms)
-    figures = _Figures(spec, first, beats, now_ms, payloads=payloads)
+    figures = Figures(spec, first.counters, beats, now_ms, payloads=payloads)
     groups: dict[str, FullGroup] = {}
     steps = max(STEPS // max(len(looks), 1), 2)
     for look in looks:
@@ -242,7 +222,7 @@ def _or_omitted(answer: Any, name: str, omitted: list[Omission]) -> Any:
 # --- the second write: the groups ------------------------------------------------------------
 
 
-def _look(spec: Spec[T], first: _First, omitted: list[Omission]) -> Plan[tuple[list[_Look], int | None]]:
+def _look(spec: Spec[T], first: _First, omitted: list[Omission]) -> Plan[tuple[list[Look], int | None]]:
     stream = spec.keys.stream
     seen = first.groups[:GROUPS]
     if len(first.groups) > GROUPS:
@@ -267,14 +247,14 @@ def _look(spec: Spec[T], first: _First, omitted: list[Omission]) -> Plan[tuple[l
             if isinstance(part, ConfigurationError):
                 raise part
         if not any(isinstance(part, Exception) for part in parts):  # else it is gone meanwhile
-            looks.append(_Look(row, *parts))
+            looks.append(Look(row, *parts))
     now_ms = first.now_ms
     if asks_clock and not isinstance(answers[-1], Exception):
         now_ms = _clock(looks, answers[-1])
     return looks, now_ms
 
 
-def _clock(looks: list[_Look], seen: Mapping[tuple[bytes, bytes], int]) -> int | None:
+def _clock(looks: list[Look], seen: Mapping[tuple[bytes, bytes], int]) -> int | None:
     """The server's time without TIME: when it heard of a consumer, and how long ago that was."""
     times = [
         seen[look.row["name"], row["name"]] + row["idle"]
@@ -353,111 +333,6 @@ def _letters(spec: Spec[T], first: _First, now_ms: int | None) -> Plan[DeadLette
         recent=None if now_ms is None else recent,
         newest=age_s(now_ms, newest),
     )
-
-
-# --- figures of a group ----------------------------------------------------------------------
-
-
-class _Figures:
-    """Makes groups of what was found."""
-
-    def __init__(
-        self, spec: Spec[Any], first: _First, beats: dict[str, Beat], now_ms: int | None, *, payloads: bool
-    ) -> None:
-        self._options = spec.options
-        self._counters = first.counters
-        self._beats = beats
-        self._now_ms = now_ms
-        self._payloads = payloads
-        self._paused = b"paused" in first.counters
-
-    def group(self, look: _Look, ready: Unread, omitted: list[Omission]) -> FullGroup:
-        """One that was looked into."""
-        name = text(look.row["name"])
-        known = {text(row["name"]) for row in look.consumers}
-        # A worker that says no group is of an earlier version: it counts where it is a consumer.
-        beats = {n: beat for n, beat in self._beats.items() if n in known or beat.about.group == name}
-        lease_ms = told.lease_ms_of(beats.values(), self._options.lease_ms, self._now_ms)
-        members = told.members(look.consumers, beats, lease_ms, self._now_ms)
-        silent = [row for row in look.pending if row[2] >= lease_ms]
-        spent_ms = max(lease_ms * self._options.max_deliveries, lease_ms + _TAKEOVER_MS)
-        stuck = [row for row in silent if row[2] >= spent_ms and not _is_alive(members, row[1])]
-        listed = sorted(members.values(), key=lambda one: (-one.pending, not one.alive, one.idle or 0.0, one.name))
-        if len(listed) > LISTED:
-            omitted.append(Omission(f"consumers of {name}", f"{len(listed):,}: {LISTED:,} are listed"))
-        idle = [row["idle"] for row in look.consumers]
-        return replace(
-            self.unseen(look.row, ready),
-            abandoned=ready.ready > 0
-            and not self._paused
-            and all(ms >= max(told.HEARD_MS, lease_ms) for ms in idle)
-            and not any(one.alive for one in members.values()),
-            lease=lease_ms / 1000,
-            oldest_ready=self._oldest_ready(look.first),
-            oldest_pending=self._oldest_pending(look.pending, members),
-            silent=len(silent),
-            stuck=len(stuck),
-            live=sum(one.alive is True for one in members.values()),
-            members=listed[:LISTED],
-        )
-
-    def unseen(self, row: dict[str, Any], ready: Unread) -> FullGroup:
-        """One of which only this is known."""
-
-        def count(name: str) -> int:
-            return counter(self._counters, f"{name}:".encode() + row["name"])
-
-        return FullGroup(
-            name=text(row["name"]),
-            ready=ready.ready,
-            exact=ready.exact,
-            pending=row["pending"],
-            consumers=row["consumers"],
-            done=count("done"),
-            retried=count("retried"),
-            dead=count("dead"),
-            redriven=count("redriven"),
-            abandoned=False,
-            passed=count("passed"),
-            lease=self._options.lease_ms / 1000,
-        )
-
-    def _oldest_ready(self, page: Page) -> OldestReady | None:
-        if not page.ids:
-            return None
-        [entry_id], [fields] = page.ids, page.fields
-        payload = value_of(fields, b"job") if self._payloads else None
-        return OldestReady(
-            entry_id=entry_id,
-            job_id=text(value_of(fields, b"sq:id") or entry_id.encode()),
-            age=age_s(self._now_ms, entry_ms(entry_id)),
-            payload=None if payload is None else shortened(payload),
-            payload_bytes=None if payload is None else len(payload),
-        )
-
-    def _oldest_pending(
-        self, pending: list[tuple[str, str, int, int]], members: Mapping[str, Member]
-    ) -> OldestPending | None:
-        if not pending:
-            return None
-        entry_id, consumer, idle_ms, deliveries = pending[0]
-        return OldestPending(
-            entry_id=entry_id,
-            age=age_s(self._now_ms, entry_ms(entry_id)),
-            consumer=consumer,
-            alive=members[consumer].alive if consumer in members else None,
-            idle=idle_ms / 1000,
-            deliveries=deliveries,
-        )
-
-
-def _is_alive(members: Mapping[str, Member], consumer: str) -> bool:
-    return consumer in members and members[consumer].alive is True
-
-
-def shortened(payload: bytes) -> str:
-    """The beginning of a payload as text."""
-    return text(payload[: 4 * PAYLOAD_CHARS])[:PAYLOAD_CHARS]
 
 
 # --- decoding --------------------------------------------------------------------------------
