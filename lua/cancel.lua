@@ -12,7 +12,8 @@
 --          { 1, '' }        removed from what waits for its time
 --          { 0 }            no such job: never added, dead, cancelled, or forgotten
 --          { -1, state }    pending (a group has begun it) or done; nothing was written. Also pending: where there are
---                           several groups, a job that one of them tries again; the others may have it in another entry.
+--                           several groups, a job that one of them tries again, or whose next attempt there was replaced;
+--                           the others may have it in another entry.
 --                           With ARGV[3] also ready, and { 0 } where it is done
 --          error WRONGTYPE  a key holds something else; nothing was written
 --
@@ -30,15 +31,18 @@ local only_scheduled = ARGV[3] == '1'
 local wrong = check_timers(scheduled, jobs) or check_slices(ids)
 if wrong then return wrong end
 
-local timer = timer_for(scheduled, own_group, job_id)
-if timer then
-  drop_timers(scheduled, jobs, { timer })
-  return { 1, '' }
-end
-
 local now = server_ms()
 local record = find_record(ids, now, job_id)
 local word, entry_id = string.match(record or '', '^(%a+) (.*)$')
+local timer = timer_for(scheduled, own_group, job_id)
+if timer then
+  -- Of the entry of an attempt before, unless another group has still to do with that.
+  local is_over = word == 'queued' and not (is_id(entry_id) and entry_state(stream, entry_id, group_rows(stream)))
+  drop_timers(scheduled, jobs, { timer })
+  if is_over then forget_record(ids, now, job_id, record) end
+  return { 1, '' }
+end
+
 local is_done = only_scheduled and { 0 } or { -1, 'done' }
 if word == 'done' then return is_done end
 -- A generated ID is the ID of its first entry.
@@ -52,9 +56,10 @@ if state == 'pending' then return { -1, state } end
 if not entry then return { 0 } end
 if state ~= 'ready' then return is_done end
 local only = only_group(entry[2])
--- Begun by one group, it may still wait for the others under its first entry.
-if #groups > 1 and (value_of(entry[2], 'sq:attempt') or value_of(entry[2], 'sq:redrives')) then return { -1, 'pending' } end
+-- Begun by one group (it tries it again, or what it would have tried was replaced), the others may have it in another entry.
+local begun = record or value_of(entry[2], 'sq:attempt') or value_of(entry[2], 'sq:redrives')
 for _, group in ipairs(groups) do
+  if only and begun and group.name ~= only then return { -1, 'pending' } end
   local handles = not only or group.name == only
   if handles and not id_after(entry_id, group['last-delivered-id']) then return { -1, 'pending' } end
 end

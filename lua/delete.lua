@@ -34,7 +34,9 @@ if not force then
     if entry_behind(stream, group['last-delivered-id']) then unread = unread + 1 end
   end
   if #groups == 0 then unread = redis.call('XLEN', stream) end
-  local due, letters = redis.call('ZCARD', scheduled), redis.call('XLEN', dead)
+  -- An entry without a time is a job, too: promote.lua makes a dead letter of it.
+  local due = math.max(redis.call('ZCARD', scheduled), redis.call('HLEN', rest[1]))
+  local letters = redis.call('XLEN', dead)
   if unread + pending + due + letters > 0 then return { 0, unread, pending, due, letters } end
 end
 return { 1, redis.call('UNLINK', stream, dead, scheduled, unpack(rest)) }

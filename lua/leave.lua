@@ -8,7 +8,7 @@
 --
 -- Returns   1  removed
 --           0  there is no such consumer, or no such group; T:workers does not know it any more either
---          -1  it holds pending entries; untouched
+--          -1  it holds pending entries, and stays
 --          error WRONGTYPE  T:workers holds something else; nothing was written
 --
 -- Atomic because XGROUP DELCONSUMER throws away what the consumer has pending: between the look and the removal a read of
@@ -24,6 +24,7 @@ local consumer = ARGV[2]
 
 local wrong = check_hash(workers)
 if wrong then return wrong end
+if redis.pcall('GET', tick) == consumer then redis.call('UNLINK', tick) end -- one that ends may take long about it
 local rows, refused = consumer_rows(stream, group)
 if refused then return refused end
 local known = false
@@ -33,7 +34,6 @@ for _, row in ipairs(rows) do
     known = true
   end
 end
-if redis.pcall('GET', tick) == consumer then redis.call('UNLINK', tick) end
 redis.call('HDEL', workers, consumer) -- first: what is written after it is not refused for lack of memory
 if not known then return 0 end
 redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)

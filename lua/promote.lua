@@ -35,7 +35,7 @@ local slice_ms = tonumber(ARGV[2])
 local most = tonumber(ARGV[3])
 local max_bytes = tonumber(ARGV[4])
 
-local PAGE = 20 -- entries fetched at once
+local PAGE = 20 -- most entries fetched at once; the first of them one by one, or two, for they may be large
 
 local wrong = check_stream(stream) or check_timers(scheduled, jobs) or check_slices(ids)
 if wrong then return wrong end
@@ -60,15 +60,15 @@ local function move(id, fields)
   end
 end
 
-local moved = 0
-for first = 1, #due, PAGE do
-  if refused or bytes > max_bytes then break end
-  local page = { unpack(due, first, math.min(first + PAGE - 1, #due)) }
+local moved, first, size = 0, 1, 1
+while first <= #due and not refused and bytes <= max_bytes do
+  local page = { unpack(due, first, math.min(first + size - 1, #due)) }
+  first, size = first + size, math.min(2 * size, PAGE)
   for i, packed in ipairs(redis.call('HMGET', jobs, unpack(page))) do
-    local fields = packed and unpack_entry(packed)
     if refused then break end
+    local fields = packed and unpack_entry(packed)
+    bytes = bytes + (packed and #packed or 0)
     if fields then
-      bytes = bytes + #packed
       move(page[i], fields)
       if not refused then moved = moved + 1 end
     else

@@ -24,8 +24,9 @@
 --
 -- Atomic because it costs nothing: one request for all roles. Nothing is held, so nothing has to be recovered: a token
 -- whose taker died is gone with its period. The promoter's lasts while its owner ticks, since it sleeps until something is
--- due, where all the others would have to sleep along. HDEL of a field that is not there comes first: a script that has written may
--- go on while memory is full, and reclaiming is what frees memory. A beat that cannot be written is left out: whoever
+-- due, where all the others would have to sleep along; but whoever finds a job long overdue takes it over. HDEL of a
+-- field that is not there comes first: a script that has written may go on while memory is full, and reclaiming is what
+-- frees memory. A beat that cannot be written is left out: whoever
 -- asks has work to do, and beats are only for who looks. Redis >= 6.2.
 -- Uses: records, types, timers
 
@@ -42,9 +43,19 @@ local function take(token, period)
   return redis.call('SET', token, consumer, 'NX', 'PX', period) and 1 or 0
 end
 
-local function keep(token, period)
-  if redis.pcall('GET', token) ~= consumer then return take(token, period) end
-  return redis.call('PEXPIRE', token, period)
+local LATE_MS = 500
+
+-- Whether a job lies there for so long: then who promotes is dead, or stands still.
+local function is_late()
+  local first = redis.pcall('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
+  return not first.err and first[2] and server_ms() - tonumber(first[2]) > LATE_MS
+end
+
+local function keep(token, period, paused)
+  local owner = redis.pcall('GET', token)
+  if owner == consumer then return redis.call('PEXPIRE', token, period) end
+  if type(owner) == 'string' and paused == 0 and is_late() then redis.call('UNLINK', token) end
+  return take(token, period)
 end
 
 -- Of a stream or group that is not there, and of a key of another type: no.
@@ -62,8 +73,9 @@ end
 
 redis.call('HDEL', meta, '')
 if beat ~= '' then redis.pcall('HSET', workers, consumer, string.format('%.0f ', server_ms()) .. beat) end
-local answer = { redis.call('HEXISTS', meta, 'paused'), wait_ms(), 0, 0 }
+local paused = redis.call('HEXISTS', meta, 'paused')
+local answer = { paused, wait_ms(), 0, 0 }
 if ARGV[4] ~= '0' and has_pending() then answer[3] = take(KEYS[6], ARGV[4]) end
-if ARGV[5] ~= '0' then answer[4] = keep(KEYS[7], ARGV[5]) end
+if ARGV[5] ~= '0' then answer[4] = keep(KEYS[7], ARGV[5], paused) end
 for i = 8, math.min(#KEYS, #ARGV + 2) do answer[i - 3] = take(KEYS[i], ARGV[i - 2]) end
 return answer

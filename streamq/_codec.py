@@ -199,14 +199,17 @@ class EntryCodec(Generic[T]):
     Args:
         kind: The payload's type.
         options: The stream's.
+        stream: Its name; jobs say it.
     """
 
-    __slots__ = ("_group", "_tail", "payloads")
+    __slots__ = ("_group", "_group_name", "_stream", "_tail", "payloads")
 
-    def __init__(self, kind: type[T], options: StreamOptions) -> None:
+    def __init__(self, kind: type[T], options: StreamOptions, stream: str = "") -> None:
         self.payloads = PayloadCodec(kind, options.max_payload, options.codec)
         # JSON goes without saying: so a plain producer's entry is complete, and the usual one is short.
         self._tail: tuple[Arg, ...] = () if options.codec == "json" else ("sq:codec", options.codec)
+        self._stream = stream
+        self._group_name = options.group
         self._group = options.group.encode()
 
     def fields(
@@ -254,7 +257,15 @@ class EntryCodec(Generic[T]):
                 return self._job(entry_id, fields, deliveries, consumer)
         if isinstance(payload, Malformed):
             return payload
-        return Job(payload=payload, id=entry_id, entry_id=entry_id, deliveries=deliveries, _consumer=consumer)
+        return Job(
+            payload=payload,
+            id=entry_id,
+            entry_id=entry_id,
+            deliveries=deliveries,
+            stream=self._stream,
+            group=self._group_name,
+            _consumer=consumer,
+        )
 
     def _job(
         self, entry_id: str, fields: list[bytes], deliveries: int, consumer: str
@@ -280,6 +291,8 @@ class EntryCodec(Generic[T]):
             deliveries=deliveries,
             attempt=reserved.attempt,
             headers=reserved.headers,
+            stream=self._stream,
+            group=self._group_name,
             _consumer=consumer,
             _at=reserved.at,
             _errors=reserved.errors,

@@ -115,9 +115,9 @@ def _fences(reply: Reply) -> list[Fence]:
     return [_FENCES[code] for code in reply]
 
 
-def check(keys: Keys, *, commands: Iterable[str]) -> Script[list[str]]:
-    """``check.lua``: those of the commands that the user may not run."""
-    return Script("check", (keys.probe,), tuple(commands), texts)
+def check(keys: Keys, *, commands: Iterable[str], on: str | None = None) -> Script[list[str]]:
+    """``check.lua``: those of the commands that the user may not run, on the stream's keys or another key that is not there."""
+    return Script("check", (on or keys.probe,), tuple(commands), texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,15 +120,16 @@ class Dropped:
     """1 dropped, 0 no such group, -1 refused."""
     pending: int = 0
     unread: bool = False
+    waits: bool = False
 
 
 def drop_group(keys: Keys, *, group: str, force: bool) -> Script[Dropped]:
     """``drop_group.lua``."""
 
     def decode(reply: Reply) -> Dropped:
-        return Dropped(reply[0], *(reply[1], bool(reply[2])) if len(reply) > 1 else ())
+        return Dropped(reply[0], *(reply[1], bool(reply[2]), bool(reply[3])) if len(reply) > 1 else ())
 
-    return Script("drop_group", (keys.stream, keys.meta), (group, int(force)), decode)
+    return Script("drop_group", (keys.stream, keys.scheduled, keys.meta), (group, int(force)), decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +173,8 @@ def redrive(
 def purge(keys: Keys, *, letter_ids: Sequence[Arg]) -> Script[list[int]]:
     """``purge.lua``: per letter 1, or 0 if it was not there."""
     return Script("purge", (keys.stream, keys.dead, keys.meta), tuple(letter_ids), list)
+
+
+def probe(one: str, other: str, *, ttl_ms: int) -> Script[list[str]]:
+    """``probe.lua``: commands that the user may not run, of those that write to two keys and remove them."""
+    return Script("probe", (one, other), (ttl_ms,), texts)

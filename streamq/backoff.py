@@ -42,7 +42,7 @@ def to_ms(value: float | timedelta, what: str, *, least_ms: int = 0, most_ms: in
         value = min(max(value, -most_ms - 1), most_ms + 1)  # a huge int has no float
     if not math.isfinite(value) or not least_ms <= value * 1000 <= most_ms:
         raise ConfigurationError(
-            f"{what} must be from {least_ms / 1000:g} to {most_ms / 1000:g} seconds, not {value!r}"
+            f"{what} must be from {least_ms / 1000:.12g} to {most_ms / 1000:.12g} seconds, not {value!r}"
         )
     return round(value * 1000)
 

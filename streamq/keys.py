@@ -16,6 +16,7 @@ share a cluster spread over its slots. Everything of one stream has one tag and 
     T:wake            stream       one entry, written when sleepers must look again: resumed, or due earlier than expected
     T:data:<key>      any          keys written by effects
     T:probe           none         what the user may do is tried on it; never there between two commands
+    T:probe:<token>   any          a trial of the server by `streamq doctor`; never there between two requests
 """
 
 from __future__ import annotations
@@ -139,9 +140,8 @@ class Keys:
 
     @property
     def slot(self) -> int:
-        """Where all of them lie in a cluster: CRC16 (XMODEM) of the hash tag."""
-        tag = self.prefix.partition("{")[2].removesuffix("}")
-        return binascii.crc_hqx(tag.encode(), 0) % 16_384
+        """Where all of them lie in a cluster."""
+        return slot_of(self.stream)
 
     @property
     def pattern(self) -> str:
@@ -151,6 +151,29 @@ class Keys:
     def is_open_ended(self, key: str) -> bool:
         """Whether `key` is one of those whose number is not fixed: of effects, and tokens of maintenance."""
         return key.startswith((self.data(""), self.tick("")))
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The keys whose number is fixed, and what TYPE says of each that is there; `probe` never is."""
+        hashes = (self.jobs, *self.ids, *self.done, self.meta, self.workers)
+        return {
+            self.stream: "stream",
+            self.dead: "stream",
+            self.scheduled: "zset",
+            **dict.fromkeys(hashes, "hash"),
+            self.wake: "stream",
+            self.probe: "none",
+        }
+
+    def trial(self, token: str) -> tuple[str, str]:
+        """Two keys for a trial of the server; `token` is drawn, so that nobody has them."""
+        return f"{self.probe}:{token}:1", f"{self.probe}:{token}:2"
+
+    @property
+    def previous(self) -> dict[str, str]:
+        """As `kinds`, in the previous layout: no hash tag, so each key lies in a slot of its own."""
+        old = self.prefix.replace(f"{{{self.prefix.partition('{')[2]}", self.name)
+        return {f"{old}{key.removeprefix(self.prefix)}": kind for key, kind in self.kinds.items() if kind != "none"}
 
     def __repr__(self) -> str:
         return f"Keys({self.prefix!r})"
@@ -174,3 +197,33 @@ def name_of(stream_key: str, deployment: str | None) -> str | None:
     if not NAME.fullmatch(name) or Keys(name, deployment).stream != stream_key:
         return None
     return name
+
+
+def deployment_pattern(deployment: str | None) -> str:
+    """Pattern for SCAN that finds all keys of a deployment, of this layout and the previous one."""
+    return registry(deployment).removesuffix("streams") + "*"
+
+
+def owner_of(key: str, deployment: str | None) -> tuple[str, bool] | None:
+    """Name of the stream that `key` belongs to, and whether it has the hash tag; None if it is no such key of this deployment."""
+    rest = key.removeprefix(registry(deployment).removesuffix("streams"))
+    if rest == key:
+        return None
+    is_tagged = rest.startswith("{")
+    name = rest[1:].partition("}")[0] if is_tagged else rest.partition(":")[0]
+    if is_tagged and deployment is not None:
+        name = name.removeprefix(f"{deployment}:")
+    if not NAME.fullmatch(name):
+        return None
+    keys = Keys(name, deployment)
+    if is_tagged:
+        return (name, True) if key.startswith(f"{keys.prefix}:") else None
+    return (name, False) if key in keys.previous else None
+
+
+def slot_of(key: str) -> int:
+    """Where a key lies in a cluster: CRC16 (XMODEM) of what stands in its first braces, or else of all of it."""
+    start = key.find("{")
+    end = key.find("}", start + 1)
+    tag = key[start + 1 : end] if start >= 0 and end > start + 1 else key
+    return binascii.crc_hqx(tag.encode(), 0) % 16_384

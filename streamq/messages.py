@@ -74,6 +74,8 @@ class Job(msgspec.Struct, Generic[T], eq=False, kw_only=True):
         deliveries: Number of this delivery of the entry, by Redis' count. Raised when a process dies, too.
         headers: The headers given to `add`.
         enqueued_at: When the job was first added, by the server's clock.
+        stream: Name of its stream.
+        group: The consumer group that it was delivered to.
         lease_lost: True once this process knows that another consumer may run the job. Stop then: what you settle
             from here is refused.
         timed_out: True once the job's time is over: what its handler does from here counts for nothing. A handler in a
@@ -87,6 +89,8 @@ class Job(msgspec.Struct, Generic[T], eq=False, kw_only=True):
     deliveries: int
     attempt: int = 1
     headers: dict[str, str] = msgspec.field(default_factory=dict)
+    stream: str = ""
+    group: str = ""
     lease_lost: bool = False
     timed_out: bool = False
     _consumer: str

@@ -41,7 +41,7 @@ class StreamOptions:
         retry: How long a failing job waits before each next attempt, and how many it gets; see `Backoff`. A job may bring
             its own (`Stream.add`).
         max_delay: Longest time in seconds that a job may be scheduled ahead: longer delays are mistakes of unit more often
-            than they are meant. At most a year.
+            than they are meant. At most a year. `add` refuses what is longer; retries are cut to it.
         crash_backoff: How much longer than `lease` a worker leaves a job alone after it was started twice or more
             without an end. The first crash costs nothing extra.
         idempotency_ttl: Seconds a job ID chosen by a caller, and its result, are remembered after their last change.
@@ -49,8 +49,8 @@ class StreamOptions:
         keep_for: With ``keep``: seconds after which finished entries go when the stream is trimmed. None for no such rule.
         keep_last: With ``keep``: while the stream holds more entries than this, finished ones go when it is trimmed, oldest
             first. None for no such rule. With both, an entry goes that either lets go; without both, all stay.
-        max_ready: Most jobs that may wait unread; beyond it `add` raises `QueueFullError`. None for no limit. Retries and
-            redrives are never refused.
+        max_ready: Most jobs that may wait unread; beyond it `add` raises `QueueFullError`. None for no limit. Retries,
+            redrives, and scheduled jobs that are due are never refused.
         max_payload: Longest encoded payload in bytes.
         codec: How new payloads are encoded: ``json``, or ``msgpack``, which also holds bytes, aware times and keys that
             are no text. Every stream reads both, so it can be switched while jobs wait. Payloads of type ``bytes`` are

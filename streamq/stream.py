@@ -81,7 +81,7 @@ class Stream(Generic[T]):
     ) -> None:
         options = StreamOptions() if options is None else options
         self.name = name
-        self._spec: Spec[T] = Spec(Keys(name, deployment), options, EntryCodec(cast("Any", type), options))
+        self._spec: Spec[T] = Spec(Keys(name, deployment), options, EntryCodec(cast("Any", type), options, name))
         self._settings = connection.settings_of(redis)
         self._driver = self._settings.blocking()
         self._opened: set[opening.Opening[T]] = set()
@@ -211,8 +211,8 @@ class Stream(Generic[T]):
         Raises:
             ConnectionLostError: Jobs may be pending unseen; they come back by `reclaim` when their lease has run out.
 
-        Round trips: 1 per second of waiting (a first call 4 more; 1 more when a job has a chosen ID, and 2 a second to see
-        whether the stream is paused, and what is due). Atomic: yes (XREADGROUP).
+        Round trips: 1 if there are some, else 3, and 1 per second of waiting (a first call 4 more; 1 more when a job has a
+        chosen ID, and 2 a second to see whether the stream is paused, and what is due). Atomic: yes (XREADGROUP).
         """
         looked = self._time_to_look()
         plan = intake.read(
@@ -608,7 +608,7 @@ class Schedule(Generic[T]):
             after: Only those behind this one: the last of the page before. It need not wait any more.
             due_before: Only those that are due before this time: an aware datetime.
 
-        Round trips: 2.
+        Round trips: 2; 3 with `after`.
         """
         plan = schedule.listing(self._spec, count=_count(count), after=after, due_before=due_before)
         found: list[ScheduledJob] = self._run(plan)
@@ -799,13 +799,15 @@ class Groups(Generic[T]):
 
         Args:
             name: Of the group.
-            force: Whether to drop it with the work that it has left: that work is lost for it.
+            force: Whether to drop it with the work that it has left: that work is lost for it. Jobs that wait for an attempt of
+                it become dead letters (``unknown_group``) when they are due.
 
         Returns:
             True, or False if there is no such group.
 
         Raises:
-            JobStateError: It has entries pending or not read. Nothing was changed.
+            JobStateError: It has entries pending or not read, or jobs that wait for its next attempt (of more than 10,000
+                scheduled jobs not all are looked at). Nothing was changed.
 
         Round trips: 1. Atomic: yes (a script).
         """

@@ -186,20 +186,22 @@ _ON_ONE: Final = {"test_servers.py", "test_ratios.py", "test_demo.py", "test_exa
 """Of the tests' own helpers, and of programs whose every request other tests try on all servers: the last one will do."""
 
 
-_ON_TWO: Final = "worker"
-"""Tests below this directory that cover no row of the acceptance list run on the oldest server and on Valkey. What differs
+_ON_TWO: Final = {"worker", "telemetry"}
+"""Tests below these directories that cover no row of the acceptance list run on the oldest server and on Valkey. What differs
 between servers is shown by the tests of the contract; here it is processes and time that matter, and each takes seconds."""
 
 
 def _is_repeated(item: pytest.Item, backends: Sequence[str]) -> bool:
-    """Whether a contract's test need not run: of those that cover no row, the asyncio facade's run on the last server only.
+    """Whether a contract's test need not run: with asyncio on a server between the oldest and Valkey; where it covers no row,
+    on Valkey only.
 
     The facades are one text, and what differs between servers the blocking one shows on all of them.
     """
     call = getattr(item, "callspec", None)
-    if call is None or call.params.get("colour") != "async" or not _is_contained(item) or _covers_a_row(item):
+    if call is None or call.params.get("colour") != "async" or not _is_contained(item):
         return False
-    return call.params.get("backend", backends[-1]) != backends[-1]
+    wanted = {backends[0], backends[-1]} if _covers_a_row(item) else {backends[-1]}
+    return call.params.get("backend", backends[-1]) not in wanted
 
 
 def _covers_a_row(item: pytest.Item) -> bool:
@@ -219,7 +221,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = [name for name, way in backends.items() if way.place(contained=contained)] or [_NO_BACKEND]
     if metafunc.definition.path.name in _ON_ONE:
         names = names[-1:]
-    elif metafunc.definition.path.parent.name == _ON_TWO and not _covers_a_row(metafunc.definition):
+    elif metafunc.definition.path.parent.name in _ON_TWO and not _covers_a_row(metafunc.definition):
         names = sorted({names[0], names[-1]}, key=names.index)
     # By session, so that pytest groups tests by server and runs one server at a time.
     metafunc.parametrize("backend", names, indirect=True, scope="session")

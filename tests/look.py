@@ -39,7 +39,7 @@ class State:
         scheduled: Members of the timer.
         kept: Entry ID -> how many dead letters refer to it.
         paused: Whether the stream is.
-        wake: What sleepers were told last.
+        wake: What sleepers were told last, if it was of a pause.
     """
 
     stream: list[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ def state(raw: redis.Redis, stream: Any, *, group: str = "workers") -> State:
         scheduled=[member.decode() for member in call(raw, "ZRANGE", keys.scheduled, 0, -1)],
         kept=kept,
         paused="paused" in meta,
-        wake=[dict(fields)[b"paused"].decode() for _, fields in entries(raw, keys.wake)],
+        wake=[value.decode() for _, fields in entries(raw, keys.wake) for name, value in fields if name == b"paused"],
     )
 
 
@@ -118,6 +118,52 @@ def records(raw: redis.Redis, slices: Iterable[str]) -> dict[str, str]:
                 assert name.decode() not in found, f"{name!r} is in two slices"
                 found[name.decode()] = value.decode()
     return found
+
+
+class Timer(NamedTuple):
+    """What waits for its time."""
+
+    due_ms: int
+    fields: Fields
+
+
+def timers(raw: redis.Redis, stream: Any) -> dict[str, Timer]:
+    """What waits, by timer ID, the first one first. One without an entry, or an entry without a time, is a fault."""
+    keys = stream._spec.keys
+    times = pairs(call(raw, "ZRANGE", keys.scheduled, 0, -1, "WITHSCORES"))
+    packed = dict(pairs(call(raw, "HGETALL", keys.jobs)))
+    assert {timer for timer, _ in times} == set(packed)
+    return {timer.decode(): Timer(int(due), unpacked(packed[timer])) for timer, due in times}
+
+
+def unpacked(packed: bytes) -> Fields:
+    """Fields of a packed entry, by a reader of MessagePack of our own: array of strings, of any bytes."""
+    assert packed[0] & 0xF0 == 0x90 or packed[0] in (0xDC, 0xDD)
+    at = 1 if packed[0] & 0xF0 == 0x90 else 3 if packed[0] == 0xDC else 5
+    count = packed[0] & 0x0F if at == 1 else int.from_bytes(packed[1:at])
+    parts = []
+    for _ in range(count):
+        head = packed[at]
+        width = {0xD9: 1, 0xDA: 2, 0xDB: 4}.get(head, 0)
+        assert width or head & 0xE0 == 0xA0
+        size = int.from_bytes(packed[at + 1 : at + 1 + width]) if width else head & 0x1F
+        at += 1 + width + size
+        parts.append(packed[at - size : at])
+    assert at == len(packed)
+    return pairs(parts)
+
+
+def make_due(raw: redis.Redis, stream: Any, *timers: str) -> None:
+    """Let the time of these timers have come, or of all, in their order."""
+    key = stream._spec.keys.scheduled
+    for at, timer in enumerate(timers or [timer.decode() for timer in call(raw, "ZRANGE", key, 0, -1)], 1):
+        call(raw, "ZADD", key, "XX", at, timer)
+
+
+def server_ms(raw: redis.Redis) -> int:
+    """The server's time."""
+    seconds, micros = call(raw, "TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
 
 
 def groups(raw: redis.Redis, stream: Any) -> dict[str, str]:

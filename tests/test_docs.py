@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+from streamq import Retry, StreamOptions
 from streamq.lifecycle import STEPS
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +42,31 @@ def test_readme_example_is_the_api(monkeypatch):
     monkeypatch.setattr("streamq.worker.Worker.run", lambda self: calls.append("run"))
     exec(compile(code[1], "README.md", "exec"), {"__name__": "readme"})
     assert [call if call == "run" else call[1] for call in calls] == [{"job_id": "order:17"}, "run"]
+
+
+@pytest.mark.covers("T2")
+def test_readme_schedules_retries_and_runs_by_hand(redis_url, ns):
+    """Its second example, on a server, behind the first one's types."""
+    first, code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    types = first.partition("orders =")[0]
+    code = code.replace("redis://localhost:6379", redis_url).replace('"orders"', repr(ns))
+    names = {"__name__": "readme"}
+    exec(compile(types + code, "README.md", "exec"), names)
+    with names["orders"] as orders:
+        [waiting] = orders.scheduled.list()  # bob's is ready: it was run by hand
+        assert waiting.payload == b'{"customer":"ada","cents":4200}'
+        jobs = orders.read("c1", count=10)
+        assert [(job.id, job.payload.customer, job.payload.cents) for job in jobs][1:] == [("reminder:bob", "bob", 250)]
+        assert jobs[0].payload.customer == "cy"
+        with pytest.raises(Retry) as raised:
+            names["handle"](jobs[0].payload, jobs[0])
+        assert raised.value.delay_ms == 30_000
+        assert orders.options.retry == StreamOptions().retry
+        for job in jobs:
+            assert orders.retry(job, "no")
+        waits = {job.job_id: (job.due_at - job.enqueued_at).total_seconds() for job in orders.scheduled.list()}
+        assert set(waits) == {waiting.job_id, "reminder:bob", jobs[0].id}
+        assert waits[waiting.job_id] == pytest.approx(60, abs=1)
 
 
 def test_links_lead_somewhere():

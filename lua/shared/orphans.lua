@@ -16,25 +16,29 @@ local function bury_timer(dead, meta, group, id, why, fields, now)
   return true
 end
 
--- Looks through a page of entries, if there are more of them than times, for those without; goes on there the next time.
--- How many were taken out.
+-- Looks through up to 1,000 entries, or one MB of them, if there are more of them than times, for those without; goes on
+-- there the next time. How many were taken out.
 local function take_untimed(scheduled, jobs, dead, meta, group, dropped, now)
   if redis.call('HLEN', jobs) <= redis.call('ZCARD', scheduled) then return 0 end
-  local taken, cursor = 0, redis.pcall('HGET', meta, 'cursor:orphans')
+  local cursor, looked, bytes, taken = redis.pcall('HGET', meta, 'cursor:orphans'), 0, 0, 0
   if type(cursor) ~= 'string' or not string.find(cursor, '^%d+$') then cursor = '0' end
-  local page = redis.call('HSCAN', jobs, cursor, 'COUNT', 1000)
-  for i = 1, #page[2], 2 do
-    local id, packed = page[2][i], page[2][i + 1]
-    if not redis.call('ZSCORE', scheduled, id) then
-      local what = 'stuck'
-      if bury_timer(dead, meta, group, id, 'without a time', unpack_entry(packed) or { 'packed', packed }, now) then
-        redis.call('HDEL', jobs, id)
-        what, taken = 'untimed', taken + 1
+  repeat
+    local page = redis.call('HSCAN', jobs, cursor, 'COUNT', 10) -- with their bodies, which may be large
+    cursor = page[1]
+    for i = 1, #page[2], 2 do
+      local id, packed = page[2][i], page[2][i + 1]
+      looked, bytes = looked + 1, bytes + #packed
+      if not redis.call('ZSCORE', scheduled, id) then
+        local what = 'stuck'
+        if bury_timer(dead, meta, group, id, 'without a time', unpack_entry(packed) or { 'packed', packed }, now) then
+          redis.call('HDEL', jobs, id)
+          what, taken = 'untimed', taken + 1
+        end
+        dropped[#dropped + 1] = id
+        dropped[#dropped + 1] = what
       end
-      dropped[#dropped + 1] = id
-      dropped[#dropped + 1] = what
     end
-  end
-  redis.pcall('HSET', meta, 'cursor:orphans', page[1])
+  until cursor == '0' or looked >= 1000 or bytes > 1048576
+  redis.pcall('HSET', meta, 'cursor:orphans', cursor)
   return taken
 end

@@ -88,7 +88,7 @@ class AsyncDriver:
         try:
             if wait_ms:
                 await self._expect_to_wait(connection)
-            await connection.send_packed_command(pack(commands), check_health=False)
+            await _send(connection, commands)
             replies = [await _reply(connection, wait_ms) for _ in commands]
             clean = True
         except (failures.RedisError, OSError) as error:
@@ -103,7 +103,7 @@ class AsyncDriver:
     async def _expect_to_wait(self, connection: AbstractConnection) -> None:
         """Learn by which number the server knows this connection, once, so that `interrupt` can name it."""
         if connection not in self._client_ids:
-            await connection.send_packed_command(pack([("CLIENT", "ID")]), check_health=False)
+            await _send(connection, [("CLIENT", "ID")])
             number = await _reply(connection)
             self._client_ids[connection] = number if isinstance(number, int) else None
         self._waiting.add(connection)
@@ -145,9 +145,22 @@ async def _is_stale(connection: AbstractConnection) -> bool:
         return True
 
 
+async def _send(connection: AbstractConnection, commands: list[Wire]) -> None:
+    task = asyncio.current_task()
+    asked = task.cancelling() if task else 0
+    await connection.send_packed_command(pack(commands), check_health=False)
+    # redis-py sends in wait_for, which up to Python 3.11 forgets that it was cancelled when that comes just as it ends.
+    if task and task.cancelling() > asked:
+        raise asyncio.CancelledError
+
+
 async def _reply(connection: AbstractConnection, wait_ms: int = 0) -> Any:
-    usual_s = connection.socket_timeout or 0.0
     try:
-        return await connection.read_response(timeout=max(usual_s, wait_ms / 1000 + 1) if wait_ms else None)
+        if not wait_ms:
+            return await connection.read_response()
+        limit_s = max(connection.socket_timeout or 0.0, wait_ms / 1000 + 1)
+        # redis-py's own limit, if one is given, passes silence for a reply: so it comes second.
+        async with asyncio.timeout(limit_s):
+            return await connection.read_response(timeout=limit_s + 60)
     except (failures.ResponseError, failures.BusyLoadingError) as error:
         return error

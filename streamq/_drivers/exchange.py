@@ -145,8 +145,8 @@ def refused(error: Exception, keys: Sequence[str]) -> StreamqError:
         code, message = wrapped[1], f"{wrapped[1]} {wrapped[2]}"
     if not code and (match := _CODE.match(message)):
         code = match[1]
-    if _SCRIPT_ACL.search(message):
-        code = "NOPERM"
+    if _SCRIPT_ACL.search(message) or (code == "EXECABORT" and "NOPERM" in message):
+        code = "NOPERM"  # the latter: who may not run EXEC
     where = f" (keys {keys[0]} ...)" if len(keys) > 1 else f" (key {keys[0]})" if keys else ""
     match code:
         case "WRONGPASS" | "NOAUTH":

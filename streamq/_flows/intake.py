@@ -16,7 +16,7 @@ from streamq._ops import reclaim as reclaim_ops
 from streamq._ops.dead_letter import Letter, Moved
 from streamq._ops.identity import Claim
 from streamq._ops.read import Delivery
-from streamq._requests import Pipeline, Plan, ask_each
+from streamq._requests import Plan
 from streamq._scripts import Held, Page, Settled
 from streamq._scripts_timers import Promoted
 from streamq._spec import Spec
@@ -81,24 +81,30 @@ def read(
 
     Whoever watches `pause` by himself passes waits of two seconds at most. With `look_for_pause`, and in the middle of longer
     waits, it is watched here: while the stream is paused nothing is read, but the wait goes on. What is due is moved into the
-    stream then, too, and no wait goes on beyond the time when something is.
+    stream then, too, and no wait goes on beyond the time when something is: so one that begins looks for that first.
     """
     left = block_ms or 0
     due_ms = WATCH_MS
+    if left and not look_for_pause:
+        deliveries = yield from opening.with_group(spec, partial(read_ops.new, spec, consumer, count=count, block_ms=0))
+        if deliveries:
+            return (yield from _take_in(spec, consumer, deliveries, charged=True)).jobs
+        due_ms = _due_ms((yield from promote.for_a_reader(spec)))
     while True:
         if look_for_pause:
             after_pause = yield from pause.until_resumed(spec, left)
             if after_pause is None:
                 return []
             left = after_pause
-            [promoted] = yield from ask_each(Pipeline((promote.step(spec),)))
-            due_ms = _due_ms(promoted)
+            due_ms = _due_ms((yield from promote.for_a_reader(spec)))
         wait = min(left, due_ms)
         left -= wait
         if left:
             flag, step = pause.flag(spec), promote.step(spec)
             watched = partial(read_ops.new_or_flag, spec, consumer, flag, step, count=count, block_ms=wait)
             deliveries, look_for_pause, promoted = yield from opening.with_group(spec, watched)
+            if isinstance(promoted, Promoted):
+                promote.report(spec, promoted)
             due_ms = _due_ms(promoted)
         else:
             plain = partial(read_ops.new, spec, consumer, count=count, block_ms=wait)
@@ -107,9 +113,9 @@ def read(
             return (yield from _take_in(spec, consumer, deliveries, charged=True)).jobs
 
 
-def _due_ms(promoted: Promoted | Exception) -> int:
-    """How long a read may wait for what is due next. That nothing can be promoted is no reason not to read."""
-    if isinstance(promoted, Exception) or promoted.wait_ms is None:
+def _due_ms(promoted: Promoted | Exception | None) -> int:
+    """How long a read may wait for what is due next."""
+    if not isinstance(promoted, Promoted) or promoted.wait_ms is None:
         return WATCH_MS
     return min(max(promoted.wait_ms, LEAST_MS), WATCH_MS)
 

@@ -63,10 +63,15 @@ def drop(spec: Spec[T], name: str, *, force: bool) -> Plan[bool]:
         _scripts_upkeep.drop_group(spec.keys, group=check_name(name, "group"), force=check_flag(force, "force"))
     )
     if answer.code < 0:
-        left = f"{answer.pending:,} pending entries" if answer.pending else "entries that it has not read"
+        if answer.pending:
+            left, state = f"{answer.pending:,} pending entries", "pending"
+        elif answer.unread:
+            left, state = "entries that it has not read", "ready"
+        else:
+            left, state = "jobs that wait for their next attempt", "scheduled"
         raise JobStateError(
             f"group {name} of stream {spec.keys.name} has {left}; let its workers finish, or drop it with force",
-            state="pending" if answer.pending else "ready",
+            state=state,
         )
     return answer.code == 1
 

@@ -17,6 +17,8 @@ from streamq.messages import MOST_MS, ScheduledJob
 
 T = TypeVar("T")
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
 _LAST_MS = 253_402_300_799_000
 """The last second of the year 9999, where datetime ends."""
 
@@ -79,15 +81,20 @@ class _Timer(NamedTuple):
 def listing(
     spec: Spec[T], *, count: int, after: ScheduledJob | None, due_before: datetime | None
 ) -> Plan[list[ScheduledJob]]:
-    """Jobs that wait, the next one first, behind `after`. Two requests; more where others of the same ms come before."""
-    most = "+inf" if due_before is None else f"({time_ms(due_before, 'due_before')}"
+    """Jobs that wait, the next one first, behind `after`. Two requests, three with `after`.
+
+    More if that one does not wait any more, and others of the same ms come before it.
+    """
+    most = _most(due_before)
     timers: list[_Timer] = []
     offset = 0
     first: str | int = "-inf"
-    last = None
-    if after is not None:
-        last = _Timer(f"{after.group or ''}/{after.job_id}", _ms(after.due_at))
-        first = last.due_ms
+    last = None if after is None else _timer_of(after)
+    if last is not None:
+        behind = yield from _behind(spec, last, count)
+        if behind is not None:
+            return (yield from _with_entries(spec, [timer for timer in behind if _is_before(timer, due_before)]))
+        first = last.due_ms or "-inf"
     while True:
         page = yield from ask(_page(spec, first, most, offset, count))
         timers += [timer for timer in page if last is None or _order(timer) > _order(last)]
@@ -96,18 +103,69 @@ def listing(
             return (yield from _with_entries(spec, timers[:count]))
 
 
+def count(spec: Spec[T], *, after: ScheduledJob | None = None, due_before: datetime | None = None) -> Plan[int]:
+    """How many jobs wait, behind `after`. One request of two commands; a second one if that one does not wait any more."""
+    scheduled = spec.keys.scheduled
+    most = _most(due_before)
+    commands: list[Command[Any]] = [_number(spec, "-inf", most)]
+    if after is not None:
+        commands.append(Command(("ZRANK", scheduled, _timer_of(after).id), (scheduled,), _whole_or_none))
+    answers: list[Any] = yield from ask_each(Pipeline(tuple(commands)))
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    if after is None:
+        return int(answers[0])
+    total, rank = answers
+    if rank is not None:
+        return int(max(total - rank - 1, 0))
+    return (yield from ask(_number(spec, f"({_timer_of(after).due_ms}", most)))
+
+
+def _number(spec: Spec[T], first: str, most: str) -> Command[int]:
+    return Command(("ZCOUNT", spec.keys.scheduled, first, most), (spec.keys.scheduled,), int)
+
+
+def _behind(spec: Spec[T], last: _Timer, count: int) -> Plan[list[_Timer] | None]:
+    """Timers behind one by its rank: a million that are due in one ms are not walked once for every page. Two requests.
+
+    None if it is not there any more, or was moved between the two.
+    """
+    scheduled = spec.keys.scheduled
+    asked = Command(("ZRANK", scheduled, last.id), (scheduled,), _whole_or_none)
+    [rank] = yield from ask_each(Pipeline((asked,)))
+    if rank is None or isinstance(rank, Exception):
+        return None  # or the user may not ask for it: there is another way
+    args = ("ZRANGE", scheduled, rank, rank + count, "WITHSCORES")
+    page = yield from ask(Command(args, (scheduled,), _timers))
+    return page[1:] if page[:1] == [last] else None
+
+
+def _most(due_before: datetime | None) -> str:
+    return "+inf" if due_before is None else f"({time_ms(due_before, 'due_before')}"
+
+
+def _is_before(timer: _Timer, due_before: datetime | None) -> bool:
+    return due_before is None or timer.due_ms < time_ms(due_before, "due_before")
+
+
+def _timer_of(job: ScheduledJob) -> _Timer:
+    return _Timer(f"{job.group or ''}/{job.job_id}", _ms(job.due_at))
+
+
+def _timers(reply: Any) -> list[_Timer]:
+    return [_Timer(text(timer), _score(due) or 0) for timer, due in zip(reply[::2], reply[1::2], strict=True)]
+
+
 def _order(timer: _Timer) -> tuple[int, bytes]:
     """As the server orders them: by time, then by the bytes of the ID."""
     return timer.due_ms, timer.id.encode("utf-8", "backslashreplace")
 
 
 def _page(spec: Spec[T], first: str | int, most: str, offset: int, count: int) -> Command[list[_Timer]]:
-    def decode(reply: Any) -> list[_Timer]:
-        return [_Timer(text(timer), _score(due) or 0) for timer, due in zip(reply[::2], reply[1::2], strict=True)]
-
     scheduled = spec.keys.scheduled
     args = ("ZRANGEBYSCORE", scheduled, first, most, "WITHSCORES", "LIMIT", offset, count)
-    return Command(args, (scheduled,), decode)
+    return Command(args, (scheduled,), _timers)
 
 
 def _with_entries(spec: Spec[T], timers: Sequence[_Timer]) -> Plan[list[ScheduledJob]]:
@@ -140,14 +198,18 @@ def _score(reply: Any) -> int | None:
     return None if reply is None else int(min(max(float(reply), 0), MOST_MS))
 
 
+def _whole_or_none(reply: Any) -> int | None:
+    return None if reply is None else int(reply)
+
+
 def bytes_or_none(reply: Any) -> bytes | None:
     """Decodes a value as it is."""
     return reply  # type: ignore[no-any-return]  # RESP's bulk string
 
 
 def _datetime(ms: int) -> datetime:
-    return datetime.fromtimestamp(min(ms, _LAST_MS) / 1000, UTC)
+    return _EPOCH + timedelta(milliseconds=min(ms, _LAST_MS))  # a float of seconds would lose the ms of a far one
 
 
 def _ms(value: datetime) -> int:
-    return (value - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
+    return (value - _EPOCH) // timedelta(milliseconds=1)

@@ -1,6 +1,7 @@
 """The command line: one file per group of commands.
 
-Exit status: 0 done; 1 failed, a problem found or verification failed; 2 usage, cannot connect or configuration mismatch.
+Exit status: 0 done; 1 failed, a problem found or verification failed; 2 usage, cannot connect or configuration mismatch;
+3 refused: not confirmed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import sys
 
 import typer
 
-from streamq.cli import demo, inspect, run
+from streamq.cli import demo, doctor, inspect, run, scheduled
 from streamq.cli.output import fail
 from streamq.errors import StreamqError
 
@@ -18,11 +19,14 @@ app = typer.Typer(
     help="Jobs on Redis Streams that survive crashes, deploys and failovers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # joins the lines of a docstring; the default breaks them where the source does
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo)
+app.command("doctor")(doctor.doctor)
 app.command("inspect")(inspect.inspect)
 app.command("run")(run.run)
+app.add_typer(scheduled.app, name="scheduled")
 
 
 def _version(value: bool) -> None:

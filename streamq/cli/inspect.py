@@ -41,12 +41,17 @@ def inspect(
     url: Url = None,
     deployment: Deployment = None,
     as_json: AsJson = False,
+    prometheus: Annotated[bool, typer.Option("--prometheus", help="Print metrics for Prometheus.")] = False,
 ) -> None:
     """Show what is ready, pending, scheduled and dead, who works, what is wrong, and what to type next.
 
     Changes nothing, and needs no more than read commands. Exit status 1: a stream could not be looked at, or there is no
     such job.
     """
+    if prometheus:
+        from streamq.cli.prometheus import print_prometheus
+
+        raise typer.Exit(0 if print_prometheus(name, url, deployment) else 2)
     if job is not None and name is None:
         raise ConfigurationError("--job needs the stream's name: streamq inspect NAME --job ID")
     driver = settings_of(url).blocking()

@@ -1,9 +1,11 @@
-"""What the commands share in what they print: nothing that came from a server reaches the terminal unescaped."""
+"""What the commands share in what they print and ask: nothing that came from a server reaches the terminal unescaped."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -16,14 +18,21 @@ Url = Annotated[
     typer.Option(
         "--url",
         envvar="STREAMQ_URL",
-        help="Server: redis://, rediss://, unix:// or embedded:///directory. [default: redis://localhost:6379]",
-        show_default=False,
+        help="Server: redis://, rediss://, unix:// or embedded:///directory.",
+        show_default="redis://localhost:6379",
     ),
 ]
 Deployment = Annotated[
     str | None, typer.Option("--deployment", envvar="STREAMQ_DEPLOYMENT", help="Namespace of the deployment.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before many are touched.")]
+
+REFUSED: Final = 3
+"""Exit status of what was not confirmed."""
+
+MANY: Final = 100
+"""From so many on, progress is shown."""
 
 # What JSON may hold as it is, but no terminal should get: see `streamq._text`. The rest of it JSON escapes by itself.
 _UNSAFE_IN_JSON: Final = re.compile(rf"[\x7f-\x9f{INVISIBLE}]")
@@ -40,7 +49,51 @@ def fail(message: str) -> None:
     sys.stderr.write(f"streamq: {shown(message)}\n")
 
 
+def say(message: str) -> None:
+    """Print one line to standard output."""
+    sys.stdout.write(f"{shown(message)}\n")
+
+
 def brief(text: str, size: int) -> str:
     """`text` made safe to show, in at most `size` characters."""
     whole = shown(text[: size + 1])
     return whole if len(whole) <= size else whole[: size - 4] + " ..."
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Go on only if somebody says so: `yes`, or who sits at the terminal. `what` begins with a verb.
+
+    Raises:
+        typer.Exit: Nobody did. Status 3.
+    """
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        fail(f"not confirmed: to {what}, with no terminal to ask at, give --yes; cancelled, nothing changed")
+        raise typer.Exit(REFUSED)
+    try:
+        sys.stderr.write(f"This will {shown(what)}. Go on? [y/N] ")
+        sys.stderr.flush()
+        answer = sys.stdin.buffer.readline()
+    except KeyboardInterrupt:
+        answer = b""
+    if not answer.endswith(b"\n"):
+        sys.stderr.write("\n")
+    if answer.strip().lower() not in {b"y", b"yes"}:
+        fail("not confirmed: cancelled, nothing changed")
+        raise typer.Exit(REFUSED)
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show at the terminal, on standard error, how far something long is. Gives what is to be told of each step."""
+    if total < MANY or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as shown_progress:
+        task = shown_progress.add_task(what, total=total)
+        yield lambda steps: shown_progress.advance(task, steps)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from streamq._text import shown
+from streamq.errors import ConfigurationError
 
 _Error: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -42,6 +45,7 @@ def run(
             help="A Worker, or a function without arguments that returns one. Looked for in this directory, too.",
         ),
     ],
+    *,
     processes: Annotated[int, typer.Option("--processes", "-n", min=1, max=256, help="Worker processes.")] = 1,
     solo: Annotated[
         int | None,
@@ -50,14 +54,23 @@ def run(
             min=0,
             max=2,
             help="Further processes, for jobs that may have killed theirs and have one start left: alone there, they "
-            "meet no other job. [default: 1 if there are several processes, else 0]",
-            show_default=False,
+            "meet no other job.",
+            show_default="1 if there are several processes, else 0",
         ),
     ] = None,
     start_method: Annotated[
         StartMethod, typer.Option("--start-method", help="fork is faster, but unsafe where importing starts threads.")
     ] = StartMethod.SPAWN,
     log_level: Annotated[LogLevel, typer.Option("--log-level", case_sensitive=False)] = LogLevel.INFO,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            metavar="[HOST:]PORT",
+            help="Serve the metrics of all processes for Prometheus, at http://HOST:PORT/metrics; HOST is 127.0.0.1 by default.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run a worker in processes that are restarted when they die.
 
@@ -69,18 +82,37 @@ def run(
 
     log_to_stderr(log_level)
     sys.path.insert(0, str(Path.cwd()))
-    supervisor = Supervisor(
-        target,
-        processes=processes,
-        solo=solo,
-        start_method=start_method.value,
-        prepare=partial(log_to_stderr, log_level),
-    )
-    ended_well = supervisor.run()
+    with _served(metrics, start_method) as keep_metrics:
+        supervisor = Supervisor(
+            target,
+            processes=processes,
+            solo=solo,
+            start_method=start_method.value,
+            prepare=partial(_prepare, log_level, keep_metrics),
+        )
+        ended_well = supervisor.run()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # one more, of somebody who is impatient, must not change the exit status
     if not ended_well:
         raise typer.Exit(1)
+
+
+def _served(metrics: str | None, start_method: StartMethod) -> AbstractContextManager[Callable[[], None] | None]:
+    if metrics is None:
+        return nullcontext()
+    if start_method is StartMethod.FORK:  # the server has threads, and the metrics that a fork copies are made already
+        raise ConfigurationError("--metrics needs --start-method spawn")
+    from streamq.telemetry.several import served
+    from streamq.worker.health import address_of
+
+    return served(*address_of(metrics, "--metrics"))
+
+
+def _prepare(level: LogLevel, keep_metrics: Callable[[], None] | None) -> None:
+    """What each process does first."""
+    log_to_stderr(level)
+    if keep_metrics is not None:
+        keep_metrics()
 
 
 def log_to_stderr(level: LogLevel) -> None:

@@ -4,5 +4,6 @@ payloads    the webhooks, as a large public service sends them
 receiver    a local HTTP receiver with slow answers, errors and resets
 deliver     one worker process; the part to copy into your own code
 ledger      what became of every job, read back from the server
-show        runs it all and shows it
+watch       shows where all jobs are, and tells what becomes of some
+show        runs it all
 """

@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 from collections import Counter
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
@@ -14,15 +15,33 @@ from typing import Any, Self
 USUAL_S = 0.03
 SLOW_S = 0.4
 
-_FAULTS = ("500", "500", "reset", "slow")
+_ANSWERS = {None: (204, None), "slow": (204, None), "500": (500, None), "503": (503, 1), "busy": (503, 3_600)}
+"""Status, and seconds of Retry-After."""
+
+_FAULTS = ("500", "503", "reset", "slow")
 _ONE_IN = 5
-"""One delivery in five meets a fault, at its first call only: a receiver that recovers."""
+_TWICE_ONE_IN = 4
+
+
+def faults_of(key: str) -> tuple[str, ...]:
+    """What the first calls of a delivery meet: one delivery in five meets a fault, some meet two; then all is well."""
+    chance = zlib.crc32(key.encode())
+    if chance % _ONE_IN:
+        return ()
+    chance //= _ONE_IN
+    first = _FAULTS[chance % len(_FAULTS)]
+    return (first,) if chance // len(_FAULTS) % _TWICE_ONE_IN else (first, "500")
 
 
 class Receiver:
-    """Receives POSTs and counts them by their Idempotency-Key. A context manager; listens on a free port."""
+    """Receives POSTs and counts them by their Idempotency-Key. A context manager; listens on a free port.
 
-    def __init__(self) -> None:
+    Args:
+        busy: Deliveries that are put off for an hour, until `recover` is called.
+    """
+
+    def __init__(self, busy: Iterable[str] = ()) -> None:
+        self._busy = set(busy)
         self.calls: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -46,15 +65,21 @@ class Receiver:
         self._thread.join()
         self._server.server_close()
 
+    def recover(self, key: str) -> None:
+        """Take a delivery that was put off from now on."""
+        with self._lock:
+            self._busy.discard(key)
+
     def fault_for(self, key: str) -> str | None:
         """Count a call; how it shall fail, if it shall."""
         with self._lock:
             self.calls[key] += 1
-            first = self.calls[key] == 1
-            chance = zlib.crc32(key.encode())
-            if not first or chance % _ONE_IN:
+            if key in self._busy:
+                fault = "busy"
+            elif self.calls[key] <= len(faults_of(key)):
+                fault = faults_of(key)[self.calls[key] - 1]
+            else:
                 return None
-            fault = _FAULTS[chance // _ONE_IN % len(_FAULTS)]
             self.faults[fault] += 1
             return fault
 
@@ -79,7 +104,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
             return
-        self.send_response(500 if fault == "500" else 204)
+        status, wait_s = _ANSWERS[fault]
+        self.send_response(status)
+        if wait_s is not None:
+            self.send_header("Retry-After", str(wait_s))
         self.send_header("Content-Length", "0")
         self.end_headers()
 

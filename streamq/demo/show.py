@@ -11,20 +11,24 @@ from contextlib import contextmanager
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from streamq.demo import ledger, payloads
 from streamq.demo.deliver import open_stream
 from streamq.demo.ledger import Ledger
 from streamq.demo.payloads import Webhook
-from streamq.demo.receiver import Receiver
+from streamq.demo.receiver import Receiver, faults_of
+from streamq.demo.watch import Watch, due
 from streamq.stream import Stream
 
 WORKERS = 2
 LIMIT_S = 55.0
 """The demo gives up then, and its ledger says what is missing."""
 
+POISONED = 40
+"""Before this webhook come the two that are poison: one that always raises, one that kills its process."""
+
 EXPECTED_DEAD = {"attempts": 1, "deliveries": 1}
+NOTHING = msgspec.Raw(b"{}")
 
 
 class Fleet:
@@ -69,7 +73,7 @@ class Fleet:
                 continue
             self.deaths += 1
             how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-            self._console.print(f"worker {place + 1} died ({how}); starting another")
+            self._console.print(f"worker {place + 1} died ({how}); starting another", highlight=False)
             self._workers[place] = subprocess.Popen(self._command)
 
 
@@ -83,63 +87,51 @@ def run(url: str, name: str, console: Console, *, keep: bool) -> Ledger:
         keep: Whether to leave the demo's keys on the server.
     """
     webhooks = payloads.load()
-    third = len(webhooks) // 3
-    nothing = msgspec.Raw(b"{}")
-    webhooks.insert(third, Webhook(event="poison", payload=nothing, poison="kills"))
-    webhooks.insert(2 * third, Webhook(event="poison", payload=nothing, poison="raises"))
-    numbers = iter(range(len(webhooks)))
+    webhooks[POISONED:POISONED] = [
+        Webhook(event="poison", payload=NOTHING, poison=kind) for kind in ("raises", "kills")
+    ]
+    ids = [f"{number:03d}-{webhook.event}" for number, webhook in enumerate(webhooks)]
+    fails_twice = next(job_id for job_id in ids if faults_of(job_id) == ("500", "500"))
+    put_off = next(job_id for job_id in ids[POISONED + 2 :] if not faults_of(job_id))
+    unused = iter(ids)
     with open_stream(url, name) as stream:
-        stream.add_many(webhooks, job_id=lambda webhook: f"{next(numbers):03d}-{webhook.event}")
+        stream.add_many(webhooks, job_id=lambda _: next(unused))
+        console.print(f"{len(ids)} jobs for {WORKERS} workers; what fails is tried again after about 0.5, 1 and 2 s")
         try:
             began = time.monotonic()
-            with Receiver() as receiver:
+            with Receiver(busy={put_off}) as receiver:
                 fleet = Fleet([url, name, receiver.url], console)
-                with fleet.running():
-                    _watch(stream, fleet, len(webhooks), console, began + LIMIT_S)
-                faults = ", ".join(f"{count} times {kind}" for kind, count in sorted(receiver.faults.items()))
-            console.print(f"the receiver answered {receiver.calls.total()} calls and misbehaved: {faults}")
+                with fleet.running(), Watch(stream, len(ids), (fails_twice, ids[POISONED], put_off), console) as watch:
+                    _direct(stream, receiver, fleet, watch, began + LIMIT_S)
+                faults = ", ".join(f"{kind} {count}" for kind, count in sorted(receiver.faults.items()))
+            console.print(f"the receiver had {receiver.calls.total()} calls; faults: {faults}", highlight=False)
             seconds = time.monotonic() - began
-            return ledger.read(stream, len(webhooks), EXPECTED_DEAD, seconds, fleet.deaths)
+            return ledger.read(
+                stream, len(ids), expected_dead=EXPECTED_DEAD, by_hand=[put_off], seconds=seconds, kills=fleet.deaths
+            )
         finally:
             if not keep:
                 stream.delete(force=True)
 
 
-def _watch(stream: Stream[Webhook], fleet: Fleet, jobs: int, console: Console, deadline: float) -> None:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("ready {task.fields[ready]} · pending {task.fields[pending]} · dead {task.fields[dead]}"),
-        TimeElapsedColumn(),
-    )
-    killed = False
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("delivering", total=jobs, ready=jobs, pending=0, dead=0)
-        while time.monotonic() < deadline:
-            now = stream.inspect()
-            settled = jobs - now.ready - now.pending
-            progress.update(bar, completed=settled, ready=now.ready, pending=now.pending, dead=now.dead)
-            if not killed and settled > jobs // 2:
-                killed = True
-                console.print("killing worker 1 with SIGKILL in the middle of its work")
-                fleet.kill_one()
-            if settled == jobs and killed:
-                return
-            time.sleep(0.1)
-            fleet.restart_dead()
-    console.print(f"not finished within {LIMIT_S:.0f} s", style="red")
-
-
-def check_figures(found: Ledger) -> list[str]:
-    """What does not balance, in words; empty if all does."""
-    wrong = []
-    if found.lost:
-        wrong.append(f"{found.lost} jobs are lost")
-    if found.receipts != found.delivered:
-        wrong.append(f"{found.receipts} receipts for {found.delivered} deliveries")
-    if found.dead != EXPECTED_DEAD:
-        wrong.append(f"dead letters are {found.dead}, expected {EXPECTED_DEAD}")
-    if found.ready or found.pending:
-        wrong.append(f"{found.ready} ready and {found.pending} pending jobs are left")
-    return wrong
+def _direct(stream: Stream[Webhook], receiver: Receiver, fleet: Fleet, watch: Watch, deadline: float) -> None:
+    """Kill a worker when half is done; when nothing is left but the job that is put off, run it by hand; end with that."""
+    killed = ran = False
+    while time.monotonic() < deadline:
+        left = watch.look()
+        if not killed and left < watch.jobs // 2:
+            killed = True
+            watch.say("killing worker 1 with SIGKILL in the middle of its work")
+            fleet.kill_one()
+        if killed and not ran and left == 1:
+            ran = True
+            [waiting] = stream.scheduled.list()
+            watch.say(f"only {waiting.job_id} is left, due {due(waiting)}; its receiver is back, so by hand:")
+            receiver.recover(waiting.job_id)
+            watch.say(f"stream.scheduled.run_now({waiting.job_id!r})")
+            stream.scheduled.run_now(waiting.job_id)
+        if ran and not left:
+            return
+        time.sleep(0.1)
+        fleet.restart_dead()
+    watch.say(f"not finished within {LIMIT_S:.0f} s")

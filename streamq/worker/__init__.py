@@ -3,6 +3,7 @@
 engine        the worker as its users see it: settings, run and stop, health
 runner        one run: starts what is in hand, lets it end
 fetch         what comes in, for one stream: reads, recovers, reclaims, and gives back what cannot start
+timer         moves what is due into the stream, in one worker of a stream at a time
 lane          which jobs in hand may start now: suspects a few at a time, the last chance alone
 turns         shares the slots among several streams
 last_chance   runs a job with a single start left alone

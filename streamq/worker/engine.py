@@ -26,7 +26,7 @@ from streamq.stream import Stream
 from streamq.stream_async import AsyncStream
 from streamq.worker import log
 from streamq.worker.dispatch import BatchHandler, Dispatcher, Handler, Verdict
-from streamq.worker.health import Health, HealthServer, State, Watch
+from streamq.worker.health import Health, HealthServer, State, Watch, address_of
 from streamq.worker.hooks import HookList, Hooks
 from streamq.worker.journal import Journal
 from streamq.worker.lane import Line
@@ -142,7 +142,7 @@ class Worker(Generic[T]):
         self._drain_s = to_ms(drain, "drain") / 1000
         self._block_ms = to_ms(block, "block", least_ms=10, most_ms=reading.BLOCK_SLICE_MS)
         self._hooks = HookList(hooks)
-        self._health_address = None if health is None else _address(health)
+        self._health_address = None if health is None else address_of(health, "health")
         self._threads = Threads(self._concurrency)
         self._sources: list[Source] = []
         self._watch = Watch()
@@ -429,13 +429,6 @@ def _whole(name: str, value: int, least: int, most: int) -> int:
     if not is_whole(value, least, most):
         raise ConfigurationError(f"{name} must be from {least} to {most:,}, not {value!r}")
     return value
-
-
-def _address(health: int | str) -> tuple[str, int]:
-    host, _, port = str(health).rpartition(":")
-    if isinstance(health, bool) or not port.isdigit() or int(port) > 65_535:  # noqa: PLR2004  # the last port
-        raise ConfigurationError(f"health takes a port, or 'host:port', not {health!r}")
-    return host or "127.0.0.1", int(port)
 
 
 def consumer_name(*parts: int) -> str:

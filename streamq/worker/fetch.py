@@ -8,8 +8,6 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import msgspec
-
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._flows import intake, opening
 from streamq._ops import consumers, lease, pause, settle
@@ -19,7 +17,6 @@ from streamq._scripts_upkeep import Role
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
 from streamq.messages import Job, Reason
-from streamq.snapshots import WorkerSettings
 from streamq.worker import log, maintenance, roles
 from streamq.worker.journal import NoteState
 from streamq.worker.lane import Standing, Ticket
@@ -77,8 +74,7 @@ class Fetcher:
         self._driver = driver
         self._post = post
         self._lane = post.lane
-        told = {**post.about, "group": spec.options.group, "settings": WorkerSettings.of(spec.options)}
-        self._about = msgspec.json.encode(told)
+        self._beat = maintenance.beat(spec, post.about)
         self._block_ms = block_ms
         self._looked_at = float("-inf")
         self._failures: dict[str, int] = {}
@@ -304,12 +300,12 @@ class Fetcher:
                 self._post.consumer,
                 may_reclaim=may_reclaim,
                 is_solo=self._post.is_solo,
-                beat=self._about,
+                beat=self._beat,
             )
         )
         self._reached("maintain")
         self._looked(found.paused, looked_at)
-        self.timer.told(is_promoter=Role.PROMOTE in found.roles and not found.paused, wait_ms=found.wait_ms)
+        self.timer.told(has_token=Role.PROMOTE in found.roles, paused=found.paused, wait_ms=found.wait_ms)
         reclaims = any(role.reclaims for role in found.roles)
         self.reclaim_is_due = not self.is_paused and (reclaims or not may_reclaim)
         if self.is_paused:
@@ -442,6 +438,12 @@ class Fetcher:
         leaving = [ticket for ticket in self.aside if older_than is None or ticket.since < older_than]
         self.aside = [ticket for ticket in self.aside if ticket not in leaving]
         await self._release(leaving + self._lane.take_back(self.place, older_than=older_than))
+
+    async def hand_over(self) -> None:
+        """Give back what has not started, and the promoter's token: the rest may take long to end, and others can go on."""
+        await self.give_back()
+        if self.timer.has_token and self.held:
+            await self._driver.run(consumers.leave(self._spec, self._post.consumer))  # it stays, for what it holds
 
     async def release_last(self) -> None:
         """Release the one that waits to run alone, if it is of this stream, for another process."""

@@ -148,6 +148,18 @@ class HealthServer:
             self._server = None
 
 
+def address_of(value: int | str, what: str) -> tuple[str, int]:
+    """Host and port of an address: a port of 127.0.0.1, or ``"host:port"``. `what` names it in the error.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    host, _, port = str(value).rpartition(":")
+    if isinstance(value, bool) or not port.isdigit() or int(port) > 65_535:  # noqa: PLR2004  # the last port
+        raise ConfigurationError(f"{what} takes a port, or 'host:port', not {value!r}")
+    return host or "127.0.0.1", int(port)
+
+
 class _Server(ThreadingHTTPServer):
     """A server whose requests are bounded in number and in time."""
 

@@ -16,7 +16,7 @@ from streamq.messages import Job, Reason
 from streamq.worker import log
 
 HookName: TypeAlias = Literal[
-    "started", "succeeded", "retried", "dead_lettered", "released", "lease_lost", "unhealthy", "healthy"
+    "started", "ended", "succeeded", "retried", "dead_lettered", "released", "lease_lost", "unhealthy", "healthy"
 ]
 
 _log = logging.getLogger("streamq.worker")
@@ -27,6 +27,7 @@ class Buried(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stream: Name of the stream.
+        group: The consumer group that gave it up.
         entry_id: Its entry in the stream.
         job_id: Its job ID; None where the entry does not tell.
         reason: Why; one of a closed list, see `DeadLetter`.
@@ -35,6 +36,7 @@ class Buried(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     stream: str
+    group: str = ""
     entry_id: str
     job_id: str | None = None
     reason: Reason
@@ -52,6 +54,9 @@ class Hooks:
 
     def started(self, job: Job[Any]) -> None:
         """A handler is about to be called."""
+
+    def ended(self, job: Job[Any]) -> None:
+        """Its handler has ended, or its time is over, and its outcome is to be settled. Told once after each `started`."""
 
     def succeeded(self, job: Job[Any]) -> None:
         """A job was acknowledged, its effects and its result with it."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
 
 from streamq import _scripts_upkeep
 from streamq._flows import intake
@@ -13,6 +15,7 @@ from streamq._requests import Plan, ask
 from streamq._scripts_upkeep import Role, Tick
 from streamq._spec import Spec
 from streamq.messages import Reclaimed
+from streamq.snapshots import WorkerSettings
 from streamq.worker import log
 
 T = TypeVar("T")
@@ -51,6 +54,11 @@ def sweep_ms(slice_ms: int) -> int:
     return min(max(slice_ms // 4, SHORTEST_SWEEP_MS), LONGEST_SWEEP_MS)
 
 
+def beat(spec: Spec[T], about: Mapping[str, Any]) -> bytes:
+    """What a worker says of itself on this stream: who it is, and what it and others must agree on."""
+    return msgspec.json.encode({**about, "group": spec.options.group, "settings": WorkerSettings.of(spec.options)})
+
+
 def tick(
     spec: Spec[T], consumer: str, *, may_reclaim: bool, is_solo: bool = False, beat: bytes | None = None
 ) -> Plan[Tick]:
@@ -62,7 +70,7 @@ def tick(
         spec: The stream.
         consumer: Who asks.
         may_reclaim: Whether it would reclaim.
-        is_solo: Whether it would take only what has a single start left.
+        is_solo: Whether it would take only what has a single start left. Such a worker does not promote.
         beat: JSON that says who it is, to be kept in ``T:workers`` with the server's time; None writes nothing.
     """
     options = spec.options
@@ -71,8 +79,9 @@ def tick(
         Role.TRIM: TRIM_MS,
         Role.PRUNE: PRUNE_MS,
         Role.WATCH: WATCH_MS,
-        Role.PROMOTE: PROMOTER_TICKS * tick_ms(options.lease_ms),
     }
+    if not is_solo:  # its jobs are those that may end its process
+        periods[Role.PROMOTE] = PROMOTER_TICKS * tick_ms(options.lease_ms)
     if may_reclaim:
         periods[Role.RECLAIM_LAST if is_solo else Role.RECLAIM] = tick_ms(options.lease_ms)
     return (yield from ask(_scripts_upkeep.tick(spec.keys, options, consumer=consumer, beat=beat, periods_ms=periods)))

@@ -82,11 +82,12 @@ async def or_stop(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
         await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None
     finally:
-        task.cancel()
-        stopped.cancel()
+        await cancelled([task, stopped])
+        if task.done() and not task.cancelled():
+            task.exception()  # it failed while it was cancelled: nobody needs to know
 
 
-async def cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+async def cancelled(tasks: Sequence[asyncio.Future[Any]]) -> None:
     """Cancel tasks, and again while one turns the cancel into something else, but for a second only: a handler may ignore it."""
     left = set(tasks)
     for _ in range(10):

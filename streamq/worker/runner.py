@@ -274,6 +274,7 @@ class Runner:
         finally:
             for job in jobs:
                 feed.running.pop(job.entry_id, None)
+                self._hooks.tell("ended", job)
             for outcome in outcomes:
                 feed.settler.put(outcome)
         try:
@@ -295,12 +296,12 @@ class Runner:
             case Fate.RETRIED:
                 self._hooks.tell("retried", job, settlement.error)
             case Fate.DEAD:
-                stream = self.feeds[place].name
                 assert settlement.reason is not None  # noqa: S101  # what is dead has one
                 self._hooks.tell(
                     "dead_lettered",
                     Buried(
-                        stream=stream,
+                        stream=job.stream,
+                        group=job.group,
                         entry_id=job.entry_id,
                         job_id=job.id,
                         reason=settlement.reason,
@@ -355,9 +356,10 @@ class Runner:
 
     def buried(self, stream: int, dead: Mapping[str, Reason]) -> None:
         """Entries were dead-lettered before they became jobs of this worker."""
-        name = self.feeds[stream].name
+        spec = self.feeds[stream].source.spec
+        name, group = spec.keys.name, spec.options.group
         for entry_id, reason in dead.items():
-            self._hooks.tell("dead_lettered", Buried(stream=name, entry_id=entry_id, reason=reason))
+            self._hooks.tell("dead_lettered", Buried(stream=name, group=group, entry_id=entry_id, reason=reason))
 
     def reached(self, source: str) -> None:
         """The server answered."""
@@ -435,8 +437,9 @@ class Runner:
         await asyncio.gather(*(self._leave(feed, deadline) for feed in self.feeds))
 
     async def _give_back(self, feed: Feed) -> None:
-        with contextlib.suppress(TimeoutError):  # a server that does not answer: the leases bring them back
-            await asyncio.wait_for(feed.fetcher.give_back(), timeout=1.0)
+        # A server that does not answer: the leases bring the jobs back, and the token has its time.
+        with contextlib.suppress(TimeoutError, StreamqError):
+            await asyncio.wait_for(feed.fetcher.hand_over(), timeout=1.0)
 
     async def _leave(self, feed: Feed, deadline: float) -> None:
         if not feed.fetcher.opened.is_set():

@@ -9,7 +9,7 @@ from typing import Any
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._ops import promote
 from streamq._spec import Spec
-from streamq.errors import ConfigurationError, StreamqError
+from streamq.errors import ConfigurationError, ConnectionLostError, StreamqError
 from streamq.worker import log, roles
 from streamq.worker.post import Post
 
@@ -19,13 +19,8 @@ LISTEN_MS = 15_000
 PAUSE_S = 0.01
 """Between two looks where nothing more is due: a stream of retries must not make a storm of requests."""
 
-_DROPPED = "what is scheduled is no job"
-_MEANING = {
-    "lost": "its entry is gone",
-    "untimed": "it had no time; its entry is a dead letter",
-    "malformed": "it is no packed entry; what it is, is a dead letter",
-    "stuck": "it has no time, or is no packed entry, and stays: the dead letter cannot be written",
-}
+ANY = "0-0"
+"""Before each entry of a stream."""
 
 _log = logging.getLogger("streamq.worker")
 
@@ -40,9 +35,13 @@ class Timer:
         spec: The stream.
         driver: To run the plans.
         post: The worker.
+
+    Attributes:
+        has_token: Whether this worker is the one, or would be if the stream were not paused.
     """
 
     def __init__(self, spec: Spec[Any], driver: AsyncDriver, post: Post) -> None:
+        self.has_token = False
         self._spec = spec
         self._driver = driver
         self._post = post
@@ -50,10 +49,12 @@ class Timer:
         self._told = asyncio.Event()
         self._promoting = asyncio.Event()
         self._failures = 0
+        self._deaf_by = ""
 
-    def told(self, *, is_promoter: bool, wait_ms: int | None) -> None:
+    def told(self, *, has_token: bool, paused: bool, wait_ms: int | None) -> None:
         """A tick says whether this worker promotes, and how long until the first job is due."""
-        if is_promoter:
+        self.has_token = has_token
+        if has_token and not paused:
             self._promoting.set()
             self._due_in(wait_ms)
         else:
@@ -62,7 +63,13 @@ class Timer:
             self._told.set()
 
     def _due_in(self, wait_ms: int | None) -> None:
-        self._due_at = None if wait_ms is None else self._now() + wait_ms / 1000
+        """Something is due then: never later than was known, until a promotion has looked.
+
+        A tick may have been answered before that job was scheduled of which a word has come meanwhile.
+        """
+        if wait_ms is not None:
+            at = self._now() + wait_ms / 1000
+            self._due_at = at if self._due_at is None else min(at, self._due_at)
         self._told.set()
 
     async def promote(self) -> None:
@@ -85,13 +92,8 @@ class Timer:
         self._due_at = None
         found = await self._driver.run(promote.some(self._spec))
         self._failures = 0
-        for timer, what in found.dropped:
-            self._event(logging.ERROR, _DROPPED, timer=timer, why=_MEANING.get(what, what))
         if self._promoting.is_set():
-            heard = self._due_at  # meanwhile, of what this answer perhaps did not know
             self._due_in(found.wait_ms)
-            if heard is not None and (self._due_at is None or heard < self._due_at):
-                self._due_at = heard
         if found.goes_on:
             return 0.0
         return 1.0 if found.wait_ms == 0 else PAUSE_S  # where nothing can be done about what is due
@@ -99,26 +101,36 @@ class Timer:
     def _refused(self, error: StreamqError) -> float:
         self._failures += 1
         self._event(logging.WARNING, "due jobs cannot be moved", in_a_row=self._failures, error=error)
-        if self._due_at is None and self._promoting.is_set():
-            self._due_at = self._now()
+        if self._promoting.is_set():
+            self._due_in(0)
         return 1.0 if isinstance(error, ConfigurationError) else roles.pause_s(self._failures)
 
     async def listen(self) -> None:
         """Hear of jobs that are due earlier than was known, from any process, until the worker stops."""
-        seen = "0-0"
+        seen = ANY
         while not self._post.stopping.is_set():
             if not self._promoting.is_set():
                 await roles.until_any(self._promoting, self._post.stopping)
                 continue
+            rest_s = PAUSE_S
             try:
                 listening = self._driver.run(promote.wake(self._spec, seen, LISTEN_MS))
                 heard = await roles.or_stop(self._post.stopping, listening)
-            except StreamqError:
-                await roles.until_any(self._post.stopping, limit_s=1.0)  # ticks tell, and say what is wrong
-                continue
+            except StreamqError as error:
+                heard, seen = None, ANY  # perhaps of another server by now, whose IDs are lower
+                self._deaf(error)
+                rest_s = 1.0
             if heard is not None:
                 seen = heard
-                self._due_in(0)  # the next promotion tells how long
+                if self._promoting.is_set():
+                    self._due_in(0)  # the next promotion tells how long
+            await roles.until_any(self._post.stopping, limit_s=rest_s)
+
+    def _deaf(self, error: StreamqError) -> None:
+        """Ticks tell of earlier jobs, too, and of a server that is away. What else keeps us from hearing is told once."""
+        if not isinstance(error, ConnectionLostError) and str(error) != self._deaf_by:
+            self._deaf_by = str(error)
+            self._event(logging.WARNING, "earlier jobs are heard of at ticks only", error=error)
 
     def _event(self, level: int, message: str, **fields: Any) -> None:
         log.event(_log, level, message, stream=self._spec.keys.name, **fields)

@@ -102,27 +102,56 @@ def test_one_group_that_has_begun_is_enough(make_stream, raw, begun):
     assert [job.entry_id for job in b.read("w")] == [entry_id]
 
 
-@pytest.mark.covers("C58")
-def test_a_retry_that_waits_is_cancelled_by_its_id(make_stream, raw):
-    s = make_stream()
-    s.add({"n": 1}, job_id="k")
-    s.retry(s.read("w")[0], "no")
+@pytest.mark.covers("C58", "Q1")
+@pytest.mark.parametrize("delay", [0, 60])
+@pytest.mark.parametrize("retention", ["delete", "keep"])
+def test_a_retry_that_waits_is_cancelled_by_its_id(make_stream, raw, delay, retention):
+    s = make_stream(retention=retention)
+    first = s.add({"n": 1}, job_id="k").entry_id
+    s.retry(s.read("w")[0], "no", delay=delay)
     assert s.cancel("k") is True
-    assert look.state(raw, s) == State(counters={"retried:workers": 1})
+    kept = [first] if retention == "keep" else []
+    assert look.state(raw, s) == State(stream=kept, counters={"retried:workers": 1})
     assert s.read("w") == []
+    assert s.cancel("k") is False
+    assert s.result("k").state == "unknown"
+    assert s.add({"n": 2}, job_id="k").created is True
 
 
 @pytest.mark.covers("C58", "S7")
 def test_a_retry_of_one_group_of_several_is_not_cancelled(make_stream, raw):
     a, b = make_stream(group="a", groups=("b",)), make_stream(group="b")
     a.add({"n": 1}, job_id="k")
-    a.retry(a.read("w")[0], "no")
+    a.retry(a.read("w")[0], "no", delay=0)
     before = look.state(raw, a)
     with pytest.raises(JobStateError) as caught:  # b still waits for the job's first entry: True would be a lie
         a.cancel("k")
     assert caught.value.state == "pending"
     assert look.state(raw, a) == before
     assert len(b.read("w")) == 1
+
+
+@pytest.mark.covers("C58", "S7", "Q4", "Q5")
+@pytest.mark.parametrize("delay", [None, 3600])
+def test_what_was_replaced_in_one_group_of_several_is_not_cancelled_for_the_others(make_stream, raw, delay):
+    a, b = make_stream(group="a", groups=("b",)), make_stream(group="b")
+    a.add({"n": 1}, job_id="k")
+    [running] = b.read("w")
+    a.retry(a.read("w")[0], "no", delay=3600)
+    assert a.add({"n": 2}, job_id="k", delay=delay, replace=True).created is True
+    if delay is None:  # ready in a: another cannot tell from this entry alone that b is at work
+        before = look.dumps(raw, a.name)
+        for s in (a, b):
+            with pytest.raises(JobStateError) as caught:
+                s.cancel("k")
+            assert caught.value.state == "pending"
+        assert look.dumps(raw, a.name) == before
+        assert [job.payload["n"] for job in a.read("w")] == [2]
+    else:  # it waits for a only, and is taken from a only
+        assert a.cancel("k") is True
+        assert a.scheduled.get("k") is None
+    assert a.add({"n": 3}, job_id="k").created is False
+    assert b.ack(running) is True
 
 
 @pytest.mark.covers("C58")
@@ -255,7 +284,7 @@ def test_adding_an_id_again_in_every_state(make_stream, raw):
 @pytest.mark.covers("I8")
 @pytest.mark.parametrize("outcome", ["running", "success", "retry", "dead"])
 def test_a_second_entry_of_an_id(make_stream, raw, outcome):
-    s = make_stream()
+    s = make_stream(retry=Backoff.constant(0))
     s.add({"n": 1}, job_id="k")
     [job] = s.read("w1")
     second = look.by_hand(raw, s, "job", '{"n":2}', "sq:id", "k")

@@ -9,15 +9,17 @@ import subprocess
 import sys
 import threading
 import traceback
+from contextlib import closing
 
 import children
 import look
 import pytest
 import redis
 import servers
+from colours import open_stream
 from look import Row, State
 
-from streamq import AsyncStream, Backoff, ConnectionLostError, Effects, LeaseLostError, Stream
+from streamq import AsyncStream, Backoff, ConnectionLostError, Effects, LeaseLostError, Stream, connection
 from streamq._scripts import source
 from streamq.keys import registry
 
@@ -81,23 +83,27 @@ def test_a_dead_letter_never_arrives(make_stream, raw, proxy):
 
 @pytest.mark.covers("C02")
 @pytest.mark.parametrize("job_id", [None, "a"])
-@pytest.mark.parametrize("arrives", [True, False])
-def test_the_reply_of_a_retry_is_lost(make_stream, raw, proxy, job_id, arrives):
+@pytest.mark.parametrize("case", [(True, 0), (True, 60), (False, 0), (False, 60)])
+def test_the_reply_of_a_retry_is_lost(make_stream, raw, proxy, job_id, case):
+    arrives, delay = case
     s = make_stream(redis=proxy.url)
     first = s.add({}, job_id=job_id)
     [job] = s.read("w")
     (proxy.cut_after if arrives else proxy.drop_before)(script("retry"))
     with pytest.raises(ConnectionLostError) as caught:
-        s.retry(job, "no")
+        s.retry(job, "no", delay=delay)
     assert caught.value.maybe_executed is True
     if arrives:
         with pytest.raises(LeaseLostError) as lost:
-            s.retry(job, "no")
+            s.retry(job, "no", delay=delay)
         assert lost.value.gone is True
     else:
-        assert s.retry(job, "no") is True
+        assert s.retry(job, "no", delay=delay) is True
     now = look.state(raw, s)
-    assert len(now.stream) == 1
+    assert now.scheduled == ([f"workers/{first.job_id}"] if delay else [])
+    if delay:
+        s.scheduled.run_now(first.job_id)
+    assert raw.xlen(s._spec.keys.stream) == 1
     assert (now.pending, now.dead, now.counters) == ({}, [], {"retried:workers": 1})
     [job] = s.read("w")
     assert (job.attempt, job.id) == (2, first.job_id)
@@ -180,6 +186,24 @@ def test_the_reply_of_a_read_is_lost(make_stream, raw, proxy):
     assert look.pending(raw, s) == {i: Row("w", 1) for i in ids[:2]}
     assert [job.entry_id for job in s.read("w", count=2)] == ids[2:]
     assert [job.entry_id for job in s.reclaim("w", min_idle=0).claimed] == ids
+
+
+def test_a_server_that_is_silent_longer_than_a_wait(new_server, colour, monkeypatch):
+    """What it says later must not pass for the answer to something else."""
+    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 0.5)
+    server = new_server()
+    with closing(open_stream(colour, "x", redis=server.url)) as s:
+        s.add({"n": 1})
+        s.ack(s.read("w", block=0.01))
+        s.read("w", block=0.01)
+        with redis.Redis.from_url(server.url) as raw:
+            raw.execute_command("CLIENT", "PAUSE", 2_000, "ALL")
+        with pytest.raises(ConnectionLostError):
+            s.read("w", block=0.2)
+        with redis.Redis.from_url(server.url) as raw:
+            raw.ping()  # it answers again
+        assert s.add({"n": 2}, job_id="k").created is True
+        assert [job.payload for job in s.read("w")] == [{"n": 2}]
 
 
 def test_a_connection_that_the_server_closed_meanwhile(make_stream, raw, colour):
@@ -384,6 +408,23 @@ def test_tasks_share_one_object(redis_url, ns, raw):
             return sorted(job.payload["n"] for jobs in read for job in jobs)
 
     assert asyncio.run(work()) == list(range(200))
+    raw.srem(registry(None), ns)
+
+
+def test_a_read_ends_wherever_it_is_cancelled(redis_url, ns, raw):
+    async def work():
+        async with AsyncStream(ns, redis=redis_url) as stream:
+            await stream.read("w")
+            for turns in range(40):
+                task = asyncio.create_task(stream.read("w", block=30))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                done, _ = await asyncio.wait([task], timeout=10)
+                assert done, f"the cancellation after {turns} turns of the loop was lost"
+                assert task.cancelled()
+
+    asyncio.run(work())
     raw.srem(registry(None), ns)
 
 

@@ -149,7 +149,7 @@ def test_a_huge_error_text_is_cut(make_stream, text):
 
 @pytest.mark.covers("C64")
 def test_a_huge_error_text_travels_cut_with_a_retry(make_stream, raw):
-    s = make_stream()
+    s = make_stream(retry=Backoff.constant(0))
     s.add({})
     for _ in range(7):
         assert s.retry(s.read("w")[0], "ü" * 5_000_000)

@@ -517,6 +517,6 @@ def test_the_letter_of_a_retry_frees_the_id_beside_groups_that_pass_over_it(make
     a, b = make_stream(group="a", groups=("b",)), make_stream(group="b")
     a.add({"n": 1}, job_id="k")
     b.reject(b.read("w")[0], "no")
-    a.retry(a.read("w")[0], "no")
+    a.retry(a.read("w")[0], "no", delay=0)
     a.reject(a.read("w")[0], "no")  # b has not read the retry, but it would only pass it over
     assert a.add({"n": 2}, job_id="k").created

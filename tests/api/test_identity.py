@@ -142,9 +142,12 @@ def test_an_id_is_free_after_its_dead_letter(make_stream, raw, how):
 
 @pytest.mark.covers("C58")
 def test_an_id_is_taken_while_its_job_is_retried(make_stream, raw):
-    s = make_stream()
+    s = make_stream(retry=Backoff.constant(3600))
     first = s.add({"n": 1}, job_id="a")
     assert s.retry(s.read("w")[0], "no")
+    again = s.add({"n": 2}, job_id="a")
+    assert (again.created, again.state, again.entry_id) == (False, "scheduled", None)
+    s.scheduled.run_now("a")
     again = s.add({"n": 2}, job_id="a")
     assert (again.created, again.state) == (False, "ready")
     assert again.entry_id != first.entry_id  # where the job is now
@@ -482,10 +485,11 @@ def make_due(raw, keys):
     [
         ("add", {"ids"}),
         ("once", {"done"}),
-        ("read", {"done"}),
+        ("read", {"ids", "done"}),  # it promotes what is due
         ("ack", {"ids", "done"}),
         ("commit", {"ids", "done"}),
         ("retry", {"ids", "done"}),
+        ("schedule", {"ids"}),
         ("reject", {"ids", "done"}),
         ("sweep", {"ids", "done"}),
     ],
@@ -498,6 +502,10 @@ def test_whoever_looks_unlinks_what_is_due(make_stream, raw, step, kinds):
     due = make_due(raw, keys)
     if step == "add":
         s.add({}, job_id="b")
+    elif step == "schedule":
+        s.add({}, job_id="b", delay=60)
+    elif step == "retry":
+        s.retry(jobs[0], delay=0)
     elif step == "once":
         s.once("b", Effects().incrby("n"))
     elif step == "read":

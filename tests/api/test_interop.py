@@ -88,7 +88,7 @@ def test_a_retried_entry_is_for_its_group_alone(make_stream, raw):
     for s in (one, two):
         s.read("w")
     by_hand(raw, one, "job", "{}")
-    one.retry(one.read("w")[0], "no")
+    one.retry(one.read("w")[0], "no", delay=0)
     two.ack(two.read("w")[0])
     assert two.read("w") == []
     assert one.ack(one.read("w")[0])

@@ -17,7 +17,7 @@ from streamq._scripts_upkeep import Role
 from streamq.worker import maintenance
 
 BEAT = json.dumps({"host": "h", "pid": 1, "version": "0", "started_at": 1, "concurrency": 2}).encode()
-UPKEEP = {Role.SWEEP, Role.TRIM, Role.PRUNE, Role.WATCH}
+UPKEEP = {Role.PROMOTE, Role.SWEEP, Role.TRIM, Role.PRUNE, Role.WATCH}
 ALL = {Role.RECLAIM, *UPKEEP}
 
 
@@ -58,7 +58,7 @@ def test_each_role_is_one_workers(make_stream, raw):
     assert tick(s, "b").roles == ()
     keys = s._spec.keys
     assert {key.decode() for key in raw.scan_iter(match=f"{keys.prefix}:tick:*", count=1_000)} == {
-        keys.tick(role) for role in ("reclaim:workers", "prune:workers", "sweep", "trim", "watch")
+        keys.tick(role) for role in ("reclaim:workers", "promote", "prune:workers", "sweep", "trim", "watch")
     }
     assert raw.get(keys.tick("trim")) == b"a"
 
@@ -67,8 +67,66 @@ def test_a_token_goes_with_its_period(make_stream, raw, monkeypatch):
     monkeypatch.setattr(maintenance, "TRIM_MS", 50)
     s = make_stream()
     assert Role.TRIM in tick(s).roles
-    again = look.until(lambda: tick(s).roles)
-    assert again == (Role.TRIM,)
+    again = look.until(lambda: set(tick(s).roles) - {Role.PROMOTE})
+    assert again == {Role.TRIM}
+
+
+@pytest.mark.covers("Q7")
+def test_whoever_promotes_goes_on_while_it_ticks(make_stream, raw):
+    """It sleeps until something is due: were it another one at each tick, all would have to sleep along."""
+    a, b = make_stream(group="a", groups=("b",)), make_stream(group="b")
+    token = a._spec.keys.tick("promote")
+    assert Role.PROMOTE in tick(a, "one").roles
+    raw.pexpire(token, 60)
+    assert Role.PROMOTE in tick(a, "one").roles
+    assert raw.pttl(token) > 1_000  # as long as ever
+    assert Role.PROMOTE not in tick(b, "two").roles
+    raw.pexpire(token, 50)  # it died, or its event loop stands still
+    look.until(lambda: Role.PROMOTE in tick(b, "two").roles)
+    assert Role.PROMOTE not in tick(a, "one").roles
+    assert raw.get(token) == b"two"
+    b.run(consumer_ops.leave(b._spec, "two"))
+    assert Role.PROMOTE in tick(a, "one").roles  # whoever stops gives it up
+
+
+def test_a_promoter_that_lets_a_job_lie_is_followed(make_stream, raw):
+    s = make_stream()
+    token, scheduled = s._spec.keys.tick("promote"), s._spec.keys.scheduled
+    assert Role.PROMOTE in tick(s, "dead").roles
+    s.add({}, job_id="j", delay=60)
+    now = look.server_ms(raw)
+    raw.zadd(scheduled, {"/j": now})
+    assert Role.PROMOTE not in tick(s, "other").roles  # it has only just come due
+    raw.zadd(scheduled, {"/j": now - 2_000})
+    s.pause()
+    assert Role.PROMOTE not in tick(s, "other").roles  # nobody is to move it
+    s.resume()
+    assert Role.PROMOTE in tick(s, "other").roles
+    assert raw.get(token) == b"other"
+    assert raw.pttl(token) > 1_000
+    assert s.promote() == 1
+    assert Role.PROMOTE not in tick(s, "late").roles
+    raw.set(scheduled, "of another type")
+    assert Role.PROMOTE not in tick(s, "late").roles
+
+
+@pytest.mark.covers("Q7")
+def test_a_tick_says_when_the_first_is_due(make_stream, raw):
+    s = make_stream()
+    assert tick(s).wait_ms is None
+    s.add({}, delay=100)
+    assert 90_000 < tick(s).wait_ms <= 100_000
+    s.add({}, delay=9)
+    assert 0 < tick(s).wait_ms <= 9_000
+    s.add({}, job_id="k", delay=5)
+    raw.zadd(s._spec.keys.scheduled, {"/k": 1})
+    assert tick(s).wait_ms == 0
+    raw.delete(s._spec.keys.scheduled)
+    assert tick(s).wait_ms == 0  # entries without a time: there is something to take out
+    raw.delete(s._spec.keys.jobs)
+    assert tick(s).wait_ms is None
+    raw.set(s._spec.keys.scheduled, "x")
+    assert tick(s).wait_ms == 0  # the promoter is to report it
 
 
 def test_groups_reclaim_and_prune_by_themselves_and_share_the_rest(make_stream, raw):
@@ -77,13 +135,13 @@ def test_groups_reclaim_and_prune_by_themselves_and_share_the_rest(make_stream, 
     for s in (a, b):
         assert len(s.read("dead")) == 1
     assert set(tick(a).roles) == ALL
-    assert set(tick(b).roles) == {Role.RECLAIM, Role.PRUNE}
+    assert set(tick(b, "v").roles) == {Role.RECLAIM, Role.PRUNE}
 
 
 @pytest.mark.covers("Q7")
 def test_nobody_reclaims_where_nothing_is_pending(make_stream, raw):
     s = make_stream()
-    assert set(tick(s).roles) == UPKEEP  # there is no stream
+    assert set(tick(s, "first").roles) == UPKEEP  # there is no stream
     s.groups.create("workers")
     s.add({})
     assert tick(s).roles == ()

@@ -49,7 +49,7 @@ def test_nothing_is_read_or_reclaimed_and_all_else_goes_on(make_stream, raw):
     # What runs ends as always, and jobs can be added.
     assert worker.ack(jobs[0]) is True
     worker.commit(jobs[1])
-    assert worker.retry(jobs[2]) is True
+    assert worker.retry(jobs[2], delay=0) is True
     worker.reject(jobs[3])
     worker.release(jobs[4])
     worker.extend(jobs[5])

@@ -28,6 +28,16 @@ def test_read_hands_new_entries_to_the_consumer(make_stream, raw):
     assert look.pending(raw, s) == {ids[0]: Row("a", 1), ids[1]: Row("a", 1), ids[2]: Row("b", 1)}
 
 
+def test_a_job_says_where_it_is_from(make_stream):
+    """One group has it from the other's stream: whichever fields its entry has."""
+    for group in ("billing", "mail"):
+        s = make_stream(group=group, groups=("billing", "mail"))
+        if group == "billing":
+            s.add({"n": 1})
+            s.add({"n": 2}, job_id="two", headers={"a": "b"})
+        assert [(job.stream, job.group) for job in s.read("a", count=2)] == [(s.name, group)] * 2
+
+
 @pytest.mark.covers("S1")
 def test_read_of_nothing_does_not_wait(make_stream):
     s = make_stream()

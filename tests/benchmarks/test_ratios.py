@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks import ratios
+from benchmarks import ratios, telemetry
 
 
 def test_it_prints_ratios_and_leaves_nothing(redis_url, raw, capsys):
@@ -21,3 +21,15 @@ def test_its_table(redis_url, capsys):
     printed = capsys.readouterr().out
     assert "| streamq | raw |" in printed
     assert "redis-py" in printed
+
+
+def test_what_telemetry_costs(redis_url, raw, capsys):
+    before = set(raw.scan_iter("*benchmark-*"))
+    assert telemetry.main(["--url", redis_url, "--rounds", "1", "--jobs", "20", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    expected = {(kind, name) for kind in ("async def", "def") for name in telemetry.CONTENDERS if name != "plain"}
+    assert {(row["handler"], row["of"]) for row in rows} == expected
+    assert all(row["ratio"][0] > 0 for row in rows)
+    assert telemetry.main(["--url", redis_url, "--rounds", "1", "--jobs", "10"]) == 0
+    assert "| `def` | metrics |" in capsys.readouterr().out
+    assert set(raw.scan_iter("*benchmark-*")) == before

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from cli.shell import run
 
 from streamq import Stream
-
-COMMAND = [sys.executable, "-c", "from streamq.cli import main; main()"]
-
-
-def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run ``streamq`` with no terminal and a wide screen."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("STREAMQ_")}
-    environ |= {"COLUMNS": "160", "NO_COLOR": "1", **env}
-    return subprocess.run(
-        [*COMMAND, *args], env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
-    )
 
 
 def test_inspect_of_one_stream_as_json(redis_url, ns):

@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 from faults.explorer import Violation
-from faults.view import Asked, GroupView, Look, Row, Server, View, view_of
+from faults.view import NOBODYS, Asked, GroupView, Look, Row, Server, View, view_of
 
 from streamq._requests import Command, Pipeline, Reply, Request, Script, Transaction
 from streamq._scripts_upkeep import Role
 from streamq.keys import Keys
+from streamq.lifecycle import STEPS, State
+from streamq.messages import Job
 
 SCRIPT_VERBS = {
     "add": "add", "claim_id": "claim ID", "renew": "renew", "reclaim": "reclaim", "start": "start", "ack": "ack",
     "commit": "commit", "retry": "retry", "release": "release", "dead_letter": "dead-letter", "pass_over": "pass over",
     "cancel": "cancel", "redrive": "redrive", "purge": "purge", "trim": "trim", "prune": "prune", "delete": "delete",
     "drop_group": "drop group", "leave": "leave", "pause": "pause", "tick": "tick", "once": "once", "result": "result",
-    "sweep": "sweep",
+    "sweep": "sweep", "schedule": "schedule", "promote": "promote", "reschedule": "reschedule", "run_now": "run now",
 }  # fmt: skip
-"""What a request is called in `streamq.lifecycle`, or here if it moves no job."""
+"""What a request is called in `streamq.lifecycle`, or here if it moves no job. What only its outcome tells (tombstone,
+replace, drop orphan) is noted when it is seen."""
 
 COMMAND_VERBS = {"XADD": "add", "XREADGROUP": "read", "XGROUP": "create group"}
 
@@ -33,12 +37,34 @@ COMMAND_VERBS = {"XADD": "add", "XREADGROUP": "read", "XGROUP": "create group"}
 def verbs_of(request: Request) -> set[str]:
     """Which steps a request takes. A script without a verb fails: give it one, and its pairs."""
     match request:
+        case Script("retry", _, args) if not args[-1]:
+            return {"retry at once"}
         case Script(name):
             return {SCRIPT_VERBS[name]}
         case Command(args):
             return {COMMAND_VERBS[args[0]]} if args[0] in COMMAND_VERBS else set()
         case Pipeline(parts) | Transaction(parts):
             return set().union(*map(verbs_of, parts))
+
+
+MOVES = {(step.source, step.target) for step in STEPS if step.source is not None}
+
+SAME = {(State.READY, State.PENDING), (State.PENDING, State.PENDING), (State.SCHEDULED, State.SCHEDULED)}
+"""Moves in which the job stays what it is, under the same ID."""
+
+
+class Copy(NamedTuple):
+    """Where a group has a job."""
+
+    state: State
+    id: str
+    """Of its entry, or of its timer."""
+    attempt: int | None
+    """None if nobody can tell: it is dead, or its body is gone."""
+
+
+Copies: TypeAlias = Mapping[str, list[Copy]]
+"""By marker: all that a group has of each job. More than one is a fault."""
 
 
 class Ground:
@@ -73,6 +99,12 @@ class Ground:
         self._done: dict[str, set[str]] = {group: set() for group in groups}  # of these, those it has settled
         self._ever_done: set[str] = set()
         self._ever_dead: set[str] = set()
+        self._ever_waited: set[str] = set()
+        self._orphans: set[str] = set()  # what was scheduled by hand and is no job
+        self._lives: Counter[tuple[str, str]] = Counter()  # (group, marker) -> how often its attempts began anew
+        self._attempts: dict[
+            tuple[str, str, int, int, int], str
+        ] = {}  # of a group, job, life, drop -> entry that ran it
         self._drops: Counter[str] = Counter()  # group -> how often it was dropped
         self._deleted = False
         self._allowed: dict[str, set[tuple[str, ...]]] = defaultdict(set)  # actor -> what it may make go
@@ -85,6 +117,7 @@ class Ground:
         self._rows_before: dict[tuple[str, str], Row] = {}
         self._view: View  # after the latest step
         self._view_before: View
+        self._copies: dict[str, Copies] = {}  # group -> its jobs, after the latest step
 
     @property
     def keys(self) -> Keys:
@@ -104,10 +137,13 @@ class Ground:
         self._actor = "seed"
         self._view = self._take_in(self._look.replies())
         self._note_rows("seed")
+        self._copies = self._all_copies(self._view)
         self._check_view(self._view)
 
     def ask(self, request: Request) -> Reply:
         self.verbs[self._actor] |= verbs_of(request)
+        if isinstance(request, Script) and request.name == "promote":
+            self._pass_time()
         asked = Asked(self._server, request, self._look)
         try:
             return asked.reply()
@@ -123,17 +159,23 @@ class Ground:
     def after(self, actor: str) -> None:
         assert self._looked is not None
         was, now = self._view, self._take_in(self._looked)
-        self._view = now
+        before = self._copies
+        self._view, self._copies = now, self._all_copies(now)
         self._note_rows(actor)
-        self._check_step(was, now, self._allowed[actor])
+        self._check_step(was, now, before, self._allowed[actor])
         self._check_view(now)
+
+    def _pass_time(self) -> None:
+        """All that waits is due when somebody promotes: any time may pass between two requests."""
+        if timers := self._view.timers.keys() | self._view.orphans:
+            self.raw(("ZADD", self._keys.scheduled, "XX", *(part for timer in timers for part in (1, timer))))
 
     def close(self) -> None:
         keys = self._keys
         data = [keys.data(name) for name in ("receipts", "~probe")]
         ticks = [keys.tick(role.token(group)) for role in Role for group in self._groups]
         rest = (keys.stream, keys.dead, keys.meta, keys.workers, keys.wake, *keys.ids, *keys.done, *data, *ticks)
-        self.raw(("UNLINK", *rest))
+        self.raw(("UNLINK", keys.scheduled, keys.jobs, *rest))
 
     def _take_in(self, replies: list[Any]) -> View:
         view = view_of(replies, self._groups)
@@ -141,13 +183,39 @@ class Ground:
             if b"sq:group" in fields:
                 self._foreign[entry_id] = fields[b"sq:group"].decode()
             if entry_id not in self._markers:
-                marker = json.loads(fields[b"job"])["marker"]
-                self._markers[entry_id] = marker
-                job_id = None if b"sq:generated" in fields else fields.get(b"sq:id")
-                if job_id is not None:  # maybe another than before: a redrive may give it a new one
-                    self._receipt_of[marker] = job_id.decode()
-                self._receipt_of.setdefault(marker, marker)
+                self._markers[entry_id] = self._recognize(fields)
+        for timer in view.timers.values():
+            self._recognize(timer.fields)
         return view
+
+    def _recognize(self, fields: Mapping[bytes, bytes]) -> str:
+        """The marker of a job, by its entry; its receipt is known then."""
+        marker: str = _marker(fields)
+        job_id = None if b"sq:generated" in fields else fields.get(b"sq:id")
+        if job_id is not None:  # maybe another than before: a redrive may give it a new one
+            self._receipt_of[marker] = job_id.decode()
+        self._receipt_of.setdefault(marker, marker)
+        return marker
+
+    def _all_copies(self, view: View) -> dict[str, Copies]:
+        return {name: self._copies_of(view, name) for name in view.groups}
+
+    def _copies_of(self, view: View, name: str) -> Copies:
+        """All jobs that a group has, and where. What only another handles is not its own; what is no job is nobody's."""
+        found: dict[str, list[Copy]] = defaultdict(list)
+        group = view.groups[name]
+        letters = [one.source for one in view.letters.values() if one.group == name]
+        for state, ids in ((State.READY, group.unread), (State.PENDING, group.pending), (State.DEAD, letters)):
+            for entry_id in ids:
+                if entry_id in self._markers and self.handles(name, entry_id):
+                    fields = None if state is State.DEAD else view.entries.get(entry_id)
+                    attempt = None if fields is None else int(fields.get(b"sq:attempt", 1))
+                    found[self._markers[entry_id]].append(Copy(state, entry_id, attempt))
+        for timer_id, timer in view.timers.items():
+            if timer.group in {"", name}:
+                attempt = int(timer.fields.get(b"sq:attempt", 1))
+                found[_marker(timer.fields)].append(Copy(State.SCHEDULED, timer_id, attempt))
+        return found
 
     def _note_rows(self, actor: str) -> None:
         rows = {(name, i): row for name, group in self._view.groups.items() for i, row in group.pending.items()}
@@ -158,6 +226,13 @@ class Ground:
         seen = self._seen.setdefault(actor, {})
         for (name, entry_id), row in rows.items():
             seen[name, entry_id, row] = self._epochs[name, entry_id]
+
+    def _note_attempt(self, job: Job[Any], name: str) -> None:
+        """A handler begins: each attempt is made by one entry only, however often that is delivered."""
+        marker = self._markers[job.entry_id]
+        attempt = name, marker, self._lives[name, marker], self._drops[name], job.attempt
+        if self._attempts.setdefault(attempt, job.entry_id) != job.entry_id:
+            raise Violation(f"attempt {job.attempt} of {marker} was made twice in {name}: as {job.entry_id}, too")
 
     def knows(self, marker: str) -> bool:
         """Whether there is, or was, a job of that marker."""
@@ -172,9 +247,10 @@ class Ground:
 
     # --- a step ---------------------------------------------------------------------------
 
-    def _check_step(self, was: View, now: View, allowed: set[tuple[str, ...]]) -> None:
+    def _check_step(self, was: View, now: View, before: Mapping[str, Copies], allowed: set[tuple[str, ...]]) -> None:
         """Whatever left its place went where it may go, and is counted."""
-        if ("delete",) in allowed and was.entries.keys() | was.groups.keys() and not (now.entries or now.groups):
+        had, has = ({*v.entries, *v.groups, *v.timers} for v in (was, now))
+        if ("delete",) in allowed and had and not has:
             self._forget_all()
             return
         for name in was.groups.keys() - now.groups.keys():
@@ -183,15 +259,65 @@ class Ground:
             self._forget_group(name)
         if any(now.letters[i].reason == "entry_missing" for i in now.letters.keys() - was.letters.keys()):
             self.verbs[self._actor].add("tombstone")
-        redriven = self._check_letters_gone(was, now, allowed)
+        if was.orphans - now.orphans:
+            self.verbs[self._actor].add("drop orphan")
+        born = {(self._markers[i], self._foreign.get(i, "")) for i in now.entries.keys() - was.entries.keys()}
+        self._check_timers_gone(was, now, before, born, allowed)
+        redriven = self._check_letters_gone(was, now, born, allowed)
         for name in was.groups.keys() & now.groups.keys():
-            self._check_group_step(name, was, now, redriven[name])
+            self._check_group_step(name, was, now, before[name], redriven[name])
             self._check_removed(name, was, now, allowed)
+            self._check_moves(name, before[name])
 
-    def _check_letters_gone(self, was: View, now: View, allowed: set[tuple[str, ...]]) -> Counter[str]:
+    def _check_timers_gone(
+        self,
+        was: View,
+        now: View,
+        before: Mapping[str, Copies],
+        born: set[tuple[str, str]],
+        allowed: set[tuple[str, ...]],
+    ) -> None:
+        """What does not wait any more is in the stream, for whom it waited, or somebody cancelled or replaced it.
+
+        Of several entries with one ID, by plain producers, the latest that fails is the one whose next attempt waits.
+        """
+        for timer_id, timer in was.timers.items():
+            marker, after = _marker(timer.fields), now.timers.get(timer_id)
+            instead = None if after is None else _marker(after.fields)
+            stays = after is not None and (instead, after.group) == (marker, timer.group)
+            if stays or (marker, timer.group) in born:
+                continue
+            job_id = timer_id.partition("/")[2]
+            failed = [one.state for one in before.get(timer.group, {}).get(instead or "", ())] == [State.PENDING]
+            others = {self._receipt_of[other] for other, group in born if group == timer.group}
+            if ("replace", job_id) in allowed and (after is not None or job_id in others):
+                self.verbs[self._actor].add("replace")
+            elif ("cancel", job_id) not in allowed and not (failed and self._receipt_of[instead or ""] == job_id):
+                raise Violation(f"lost: {marker} ({timer_id}) does not wait any more, and is nowhere")
+
+    def _check_moves(self, name: str, before: Copies) -> None:
+        """Each job moved as `streamq.lifecycle` says, its attempts counted on with each retry, and from 1 after a redrive."""
+        for marker, copies in before.items():
+            if len(copies) > 1 or len(self._copies[name].get(marker, ())) != 1:
+                continue  # it is gone, as others see
+            [a], [b] = copies, self._copies[name][marker]
+            step = a.state, b.state
+            if a == b:
+                continue
+            if step not in MOVES or (step in SAME and a.id != b.id):
+                raise Violation(f"{marker} went from {a} to {b} in {name}: there is no such step")
+            begins = a.state is State.DEAD
+            self._lives[name, marker] += begins
+            tries = a.state is State.PENDING and b.state in {State.SCHEDULED, State.READY}
+            expected = 1 if begins else None if a.attempt is None else a.attempt + tries
+            if None not in {expected, b.attempt} and expected != b.attempt:
+                raise Violation(f"{marker} went from {a} to {b} in {name}: its attempt should be {expected}")
+
+    def _check_letters_gone(
+        self, was: View, now: View, born: set[tuple[str, str]], allowed: set[tuple[str, ...]]
+    ) -> Counter[str]:
         """Letters that are gone were redriven, and their jobs are back, or purged by somebody; how many were redriven."""
         redriven: Counter[str] = Counter()
-        born = {(self._markers[i], self._foreign.get(i)) for i in now.entries.keys() - was.entries.keys()}
         for letter_id in was.letters.keys() - now.letters.keys():
             letter = was.letters[letter_id]
             unknown = letter.reason == "unknown_group"
@@ -202,9 +328,11 @@ class Ground:
                 raise Violation(f"lost: the letter of {self._names([letter.source])} is gone, and so is its job")
         return redriven
 
-    def _check_group_step(self, name: str, was: View, now: View, redriven: int) -> None:
+    def _check_group_step(self, name: str, was: View, now: View, before: Copies, redriven: int) -> None:
         a, b = was.groups[name], now.groups[name]
         born = {self._markers[i] for i in now.entries.keys() - was.entries.keys() if self._foreign.get(i) == name}
+        born |= _waiting(self._copies[name]) - _waiting(before)
+        self._ever_waited |= _waiting(self._copies[name])
         letters = [one.source for i, one in now.letters.items() if i not in was.letters and one.group == name]
         self._check_letters_new(name, was, now)
         left = a.pending.keys() - b.pending.keys() - set(letters)
@@ -223,7 +351,7 @@ class Ground:
                 raise Violation(f"lost: {what} left {name}, {count} of them as {word}, but it counts {counted} {word}")
         self._done[name] |= {self._markers[i] for i in done}
         self._ever_done |= self._done[name]
-        self._ever_dead |= {self._markers[i] for i in letters}
+        self._ever_dead |= {self._markers[i] for i in letters if i != NOBODYS}
 
     def _check_letters_new(self, name: str, was: View, now: View) -> None:
         """What only another group handles is never given up here, but where it cannot even be read, or is nobody's."""
@@ -258,24 +386,26 @@ class Ground:
     # --- a view ---------------------------------------------------------------------------
 
     def _check_view(self, view: View) -> None:
+        if torn := view.orphans - self._orphans:
+            raise Violation(f"lost: a time without an entry, or an entry without a time: {sorted(torn)}")
         for name, group in view.groups.items():
-            self._check_places(name, group, [one.source for one in view.letters.values() if one.group == name])
+            dead = [one.source for one in view.letters.values() if one.group == name and one.source != NOBODYS]
+            self._check_places(name, group, dead)
             self._check_starts(name, group)
         self._check_receipts(view)
         self._check_kept(view)
 
     def _check_places(self, name: str, group: GroupView, dead: list[str]) -> None:
-        """Every job is exactly one of unread, pending, dead, gone; and no entry is dead twice."""
+        """Every job is exactly one of scheduled, unread, pending, dead, gone; and no entry is dead twice."""
         twice = [entry_id for entry_id, n in Counter(dead).items() if n > 1]
         if twice:
             raise Violation(f"dead-lettered twice: {self._names(twice)}")
         both = group.pending.keys() & set(dead)
         if both:
             raise Violation(f"pending and dead: {self._names(both)}")
-        places = [i for i in (*group.unread, *group.pending, *dead) if self.handles(name, i) and i in self._markers]
-        copies = Counter(self._markers[i] for i in places)
-        if several := [marker for marker, n in copies.items() if n > 1]:
-            raise Violation(f"more than one copy of {several}: {group}, dead {dead}")
+        copies = self._copies[name]
+        if several := {marker: places for marker, places in copies.items() if len(places) > 1}:
+            raise Violation(f"more than one copy in {name}: {several}")
         self._own[name] |= copies.keys()
         gone = self._own[name] - copies.keys()
         if risen := self._gone[name] - gone:
@@ -327,5 +457,17 @@ class Ground:
     def _unchanged(self, what: str) -> None:
         """A request that was refused, or found nothing, wrote nothing."""
         a, b = self._view_before, self._view
-        if (a.entries.keys(), a.groups, a.letters) != (b.entries.keys(), b.groups, b.letters):
+        if any(
+            of(a) != of(b) for of in (lambda v: v.entries.keys(), lambda v: (v.groups, v.letters, v.timers, v.orphans))
+        ):
             raise Violation(f"{self._actor}: {what}, but something was changed")
+
+
+def _marker(fields: Mapping[bytes, bytes]) -> str:
+    """The marker in the payload of an entry."""
+    return json.loads(fields[b"job"])["marker"]
+
+
+def _waiting(copies: Copies) -> set[str]:
+    """Markers of those that wait for their time."""
+    return {marker for marker, places in copies.items() if any(one.state is State.SCHEDULED for one in places)}

@@ -27,8 +27,6 @@ class Entry:
     attempt: int = 1
     redrives: int = 0
     id: str = ""
-    again: bool = False
-    """Whether it was added again, by a retry or a redrive."""
 
 
 @dataclass(eq=False)
@@ -77,6 +75,7 @@ class Model:
         self.entries: list[Entry] = []
         self.groups: dict[str, Group] = {name: Group() for name in groups}
         self.letters: list[Letter] = []
+        self.timers: dict[str, Entry] = {}  # <group>/<job ID>, or /<job ID> for all groups -> what waits
         self.queued: dict[str, Entry] = {}  # job ID -> the entry it was added as
         self.finished: set[str] = set()  # job IDs that some group has done
         self.running: dict[tuple[str, str], Entry] = {}
@@ -100,7 +99,17 @@ class Model:
             return "ready"
         return None
 
+    def timer(self, name: str, job_id: str) -> str | None:
+        """The timer by which a group has a job: its own, or that of all groups."""
+        return next((timer for timer in (f"{name}/{job_id}", f"/{job_id}") if timer in self.timers), None)
+
+    def timers_of(self, job_id: str) -> list[str]:
+        """All timers of a job, in the groups that there are."""
+        return [timer for name in ("", *sorted(self.groups)) if (timer := f"{name}/{job_id}") in self.timers]
+
     def result(self, name: str, job_id: str) -> str:
+        if self.timer(name, job_id):
+            return "scheduled"
         if (name, job_id) in self.done:
             return "done"
         entry = self.running.get((name, job_id)) or self.queued.get(job_id)
@@ -120,20 +129,89 @@ class Model:
         self.entries.append(entry)
         return entry
 
-    def add(self, marker: str, job_id: str | None) -> tuple[bool, str, Entry]:
-        """Whether it was added, its state, and the entry."""
-        if job_id is not None:
-            known = self.queued.get(job_id)
-            if job_id in self.finished:
-                return False, "done", self.queued[job_id]
-            if known is not None and (state := self.state(known)):
-                return False, state, known
-        entry = self._append(Entry(0, marker, job_id))
-        if job_id is not None:
-            self.queued[job_id] = entry
-        return True, "ready", entry
+    def _known(self, job_id: str | None) -> tuple[str, Entry | None] | None:
+        """Where a job of that ID is, and its entry if it has one."""
+        if job_id is None:
+            return None
+        if self.timers_of(job_id):
+            return "scheduled", None
+        if job_id in self.finished:
+            return "done", self.queued[job_id]
+        known = self.queued.get(job_id)
+        state = known and self.state(known)
+        return (state, known) if state else None
 
-    def cancel(self, job_id: str) -> bool:
+    def add(self, marker: str, job_id: str | None) -> tuple[bool, str, Entry | None]:
+        """Whether it was added, its state, and the entry."""
+        if known := self._known(job_id):
+            return False, *known
+        return True, "ready", self._join(Entry(0, marker, job_id))
+
+    def _join(self, entry: Entry) -> Entry:
+        """It is ready."""
+        if entry.chosen is not None:
+            self.finished.discard(entry.chosen)
+            self.queued[entry.chosen] = entry
+        return self._append(entry)
+
+    # --- waiting --------------------------------------------------------------------------
+
+    def schedule(
+        self, marker: str, job_id: str | None, new_id: str, *, later: bool, replace: bool
+    ) -> tuple[bool, str, Entry | None]:
+        """As `add`; `new_id` is what a job without an ID is called, `later` whether it is not due yet."""
+        known = self._known(job_id)
+        if known is not None and not (replace and known[0] == "scheduled"):
+            return False, *known
+        name = job_id or new_id
+        entry = None
+        for timer in (job_id and self.timers_of(job_id)) or [f"/{name}"]:
+            only = timer.partition("/")[0] or None
+            entry = Entry(0, marker, job_id, only)
+            if later:
+                self.timers[timer] = entry
+            else:
+                self.timers.pop(timer, None)
+                self._join(entry)
+        return True, *(("scheduled", None) if later else ("ready", entry))
+
+    def promote(self) -> int:
+        """All of it is due, what was scheduled first is so first; how many."""
+        timers = list(self.timers)
+        for timer in timers:
+            self._join(self.timers.pop(timer))
+        return len(timers)
+
+    def run_now(self, name: str, job_id: str) -> Entry:
+        if (timer := self.timer(name, job_id)) is None:
+            raise Refused(self.result(name, job_id))
+        return self._join(self.timers.pop(timer))
+
+    def reschedule(self, name: str, job_id: str) -> None:
+        if self.timer(name, job_id) is None:
+            raise Refused(self.result(name, job_id))
+
+    # --- cancelling -----------------------------------------------------------------------
+
+    def cancel(self, name: str, job_id: str, *, only_scheduled: bool = False) -> bool:
+        if timer := self.timer(name, job_id):
+            del self.timers[timer]
+            return True
+        try:
+            entry = self._cancellable(job_id)
+        except Refused as refused:
+            if only_scheduled and str(refused) == "done":
+                return False
+            raise
+        if entry is None:
+            return False
+        if only_scheduled:
+            raise Refused("ready")
+        self.entries.remove(entry)
+        self._free(job_id, entry)
+        return True
+
+    def _cancellable(self, job_id: str) -> Entry | None:
         if job_id in self.finished:
             raise Refused("done")
         entry = self.queued.get(job_id)
@@ -141,15 +219,14 @@ class Model:
         if state == "pending":
             raise Refused(state)
         if entry is None or entry not in self.entries:
-            return False
+            return None
         if state is None:
             raise Refused("done")
         handlers = [group for name, group in self.groups.items() if entry.only in {None, name}]
-        if (entry.again and len(self.groups) > 1) or any(entry.at <= group.last for group in handlers):
+        begun = entry.only is not None and bool(self.groups.keys() - {entry.only})  # in this entry or in another
+        if begun or any(entry.at <= group.last for group in handlers):
             raise Refused("pending")
-        self.entries.remove(entry)
-        self._free(job_id, entry)
-        return True
+        return entry
 
     def vandalize(self, entry: Entry) -> None:
         """XDEL by hand."""
@@ -296,22 +373,21 @@ class Model:
                 self.finished.add(job_id)
                 self.queued[job_id] = d.entry
 
-    def retry(self, d: Delivery) -> bool:
+    def retry(self, d: Delivery, job_id: str, *, later: bool = False) -> bool:
+        """Whether it runs again; `later` waits for its time."""
         self._guard(d)
         if d.entry.attempt >= ATTEMPTS or d.entry not in self.entries:
             self._bury(d.group, d.entry, "attempts")
             return False
         e = d.entry
-        self._again(e, Entry(0, e.marker, e.chosen, d.group, e.attempt + 1, e.redrives, again=True))
+        new = Entry(0, e.marker, e.chosen, d.group, e.attempt + 1, e.redrives)
+        if later:
+            self.timers[f"{d.group}/{job_id}"] = new
+        else:
+            self._join(new)
         self._settle(d.group, e, "retried")
         self._stop(d.group, e)
         return True
-
-    def _again(self, old: Entry, new: Entry) -> None:
-        self._append(new)
-        if new.chosen is not None:
-            self.finished.discard(new.chosen)
-            self.queued[new.chosen] = new
 
     def reject(self, d: Delivery) -> None:
         self._guard(d)
@@ -352,13 +428,15 @@ class Model:
             return "refused"
         if letter.chosen is not None and self._held_by(name, letter.chosen):
             return "superseded"
-        self._again(e, Entry(0, e.marker, letter.chosen, name, 1, e.redrives + 1, again=True))
+        self._join(Entry(0, e.marker, letter.chosen, name, 1, e.redrives + 1))
         self.letters.remove(letter)
         self.groups[name].counts["redriven"] += 1
         return "moved"
 
     def _held_by(self, name: str, job_id: str) -> bool:
         """Whether the group has done the ID, or has it still."""
+        if self.timer(name, job_id):
+            return True
         group = self.groups[name]
         running = self.running.get((name, job_id))
         if (name, job_id) in self.done or (running is not None and running in group.pending):

@@ -27,7 +27,7 @@ class Act:
         plan: Made for a world and a consumer.
         needs: What the world must have: held (job a is old's in group g), letter (a died in a group), lost (its body is
             gone), foreign (only g handles it), finished (others are done with it, and entries are kept), idle (a consumer
-            without jobs).
+            without jobs), scheduled (job a waits, in some group or all), orphan (something waits that is no job).
     """
 
     verb: str
@@ -51,18 +51,35 @@ def _read(w: World, me: str) -> Plan[Any]:
 
 def _claim(w: World, me: str) -> Plan[Any]:
     """In the group that has not read job a, or gets another entry of its ID; and go no further."""
-    return w.reading(me, group="h" if w.held.keys() & {"a", "l"} and not w.knows("b") else "g")
+    return w.reading(me, group="h" if w.held.keys() & {"a", "l", "s"} and not w.knows("b") else "g")
+
+
+def _waiting(verb: Callable[..., Plan[Any]]) -> Callable[[World, str], Plan[Any]]:
+    """A plan on the job that waits, in the group in which it does."""
+
+    def plan(w: World, me: str) -> Plan[Any]:
+        groups = [timer.group for timer in w.view.timers.values()]
+        return verb(w, "x", *filter(None, groups[:1]))
+
+    return plan
 
 
 ACTS: tuple[Act, ...] = (
     act("add", lambda w, me: w.adding("p", job_id="x")),
+    act("schedule", lambda w, me: w.scheduling("s", job_id="x")),
+    act("replace", lambda w, me: w.scheduling(f"r{me}", job_id="x", replace=True), "scheduled"),
+    act("reschedule", _waiting(World.rescheduling), "scheduled"),
+    act("promote", lambda w, me: w.promoting(), "scheduled"),
+    act("run now", _waiting(World.running_now), "scheduled"),
+    act("drop orphan", lambda w, me: w.promoting(), "orphan"),
     act("read", _read),
     act("claim ID", _claim),
     act("pass over", lambda w, me: w.reading(me, count=5, group="h"), "foreign"),
     act("renew", _late(World.extending), "held"),
     act("ack", _late(World.acking), "held"),
     act("commit", _late(World.committing), "held"),
-    act("retry", _late(World.retrying), "held"),
+    act("retry", _late(World.retrying_later), "held"),
+    act("retry at once", _late(World.retrying), "held"),
     act("dead-letter", _late(World.rejecting), "held"),
     act("release", _late(World.releasing), "held"),
     act("reclaim", lambda w, me: w.reclaiming(me, then=w.committing), "held"),
@@ -106,20 +123,34 @@ def seed(w: World, needs: frozenset[str]) -> None:
         w.read("first", "f", group="g")
         w.run(w.retrying(w.held["f"], "g"))
         dead_in = dead_in and "g"
+    if "scheduled" in needs:
+        _schedule(w, needs)
     if dead_in:
         w.read("dead", "l", group=dead_in)
         w.run(w.rejecting(w.held["l"], dead_in))
-    elif "finished" in needs and "foreign" not in needs:
+    elif "finished" in needs and not needs & {"foreign", "scheduled"}:
         w.read("other", "o", group="h")
         w.run(w.committing(w.held["o"], "h"))
     if "held" in needs:
         w.read("old", "a", group="g")
+    if "orphan" in needs:
+        w.orphan("g/orphan", b"no entry")
     if "lost" in needs:
         w.add("b", job_id="x")  # by a plain producer: another entry of the ID
         w.lose_body("a")
     if "idle" in needs:
         # One that holds nothing; and the reader that the pair may have.
         w.raw(*(("XGROUP", "CREATECONSUMER", w.keys.stream, "g", name) for name in ("idle", "A", "B")))
+
+
+def _schedule(w: World, needs: frozenset[str]) -> None:
+    """Job a waits for another attempt: in h if g holds it, or gave it up; else in g."""
+    group = "h" if needs & {"held", "letter"} else "g"
+    if "finished" in needs:
+        w.read("other", "o", group="h")
+        w.run(w.committing(w.held["o"], "h"))
+    w.read("first", "s", group=group)
+    w.run(w.retrying_later(w.held["s"], group))
 
 
 def _together(first: Act, second: Act) -> Scenario:

@@ -17,7 +17,7 @@ from servers import Backend
 from worker.fleet import Event
 
 ROOT = Path(__file__).parent.parent.parent
-FAST = {"unwritten-letter", "unwritten-retry"}
+FAST = {"unwritten-letter", "unwritten-retry", "unwritten-promotion", "repeated-promotion"}
 """Mutants that are caught in seconds; the others take up to half a minute each."""
 
 
@@ -130,12 +130,22 @@ def job(kind, n=1):
     return plan.Job(name, plan.Kind(kind), {"name": name, "seconds": 0.1, **more})
 
 
-def start(name, pid=1, at=1.0, count=1, entry="1-1"):
-    return Event("start", name, pid, at, 1, count, entry)
+def start(name, pid=1, at=1.0, count=1, entry="1-1", *, attempt=1):
+    return Event("start", name, pid, at, attempt, count, entry)
 
 
-def end(name, pid=1, at=1.1, count=1, entry="1-1"):
-    return Event("end", name, pid, at, 1, count, entry)
+def end(name, pid=1, at=1.1, count=1, entry="1-1", *, attempt=1):
+    return Event("end", name, pid, at, attempt, count, entry)
+
+
+def attempts(*numbers, apart=0.5):
+    """Of a job that fails, an entry each."""
+    runs = [(f"{n}-1", number, 1.0 + n * (0.1 + apart)) for n, number in enumerate(numbers)]
+    return [
+        told("1-failing", at=at + later, entry=entry, attempt=number)
+        for entry, number, at in runs
+        for told, later in ((start, 0), (end, 0.1))
+    ]
 
 
 def rules(*jobs, **evidence):
@@ -163,7 +173,9 @@ def test_a_true_history_is_not_flagged():
     assert rules(PLAIN, events=[start("1-plain"), start("1-plain", 2, 3.0, 2), end("1-plain", 2, 3.1, 2)],
                  effects={"1-plain": 1}, blows=[KILL], ends={1: -9, 2: 0}) == []  # fmt: skip
     assert rules(job("rejected"), letters=[Letter("1-rejected", "rejected", "1-1", 1, 1)]) == []
-    assert rules(job("failing"), letters=[Letter("1-failing", "attempts", "1-3", 1, 3)]) == []
+    spent = [Letter("1-failing", "attempts", "2-1", 1, 3)]
+    assert rules(job("failing"), letters=spent) == []
+    assert rules(job("failing"), letters=spent, events=attempts(1, 2, 3), retry_delay=0.5) == []
     assert rules(POISON, events=last_chance("1-poison"), letters=[Letter("1-poison", "deliveries", "1-1", 3, 0)],
                  ends={1: 9, 2: 9, 3: 9}) == []  # fmt: skip
     assert (
@@ -257,6 +269,30 @@ FALSE = {
         ["attempts"],
         [job("failing")],
         {"letters": [Letter("1-failing", "attempts", "1-1", 1, 2)]},
+    ),
+    "an attempt was made twice": (
+        ["attempt twice"],
+        [job("failing")],
+        {"letters": [Letter("1-failing", "attempts", "3-1", 1, 3)], "events": attempts(1, 2, 2, 3)},
+    ),
+    "an attempt was left out": (
+        ["attempts"],
+        [job("failing")],
+        {"letters": [Letter("1-failing", "attempts", "1-1", 1, 3)], "events": attempts(1, 3)},
+    ),
+    "one attempt too many was made": (
+        ["attempts"],
+        [job("failing")],
+        {"letters": [Letter("1-failing", "attempts", "3-1", 1, 3)], "events": attempts(1, 2, 3, 4)},
+    ),
+    "an attempt came too early": (
+        ["too early"],
+        [job("failing")],
+        {
+            "letters": [Letter("1-failing", "attempts", "2-1", 1, 3)],
+            "events": attempts(1, 2, 3, apart=0.4),
+            "retry_delay": 0.5,
+        },
     ),
     "a poison died a start early": (
         ["deliveries"],

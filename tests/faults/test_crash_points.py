@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from faults import scenarios, several_groups, supervised, upkeep, workers
+from faults import scenarios, several_groups, supervised, timers, upkeep, workers
 from faults.explorer import Mode
 from faults.view import Server
 from faults.world import Scenario
 
-ALONE = (*scenarios.ALONE, *several_groups.ALONE, *supervised.ALONE, *upkeep.ALONE, *workers.ALONE)
+ALONE = (*scenarios.ALONE, *several_groups.ALONE, *supervised.ALONE, *timers.ALONE, *upkeep.ALONE, *workers.ALONE)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from faults import scenarios, several_groups, supervised, upkeep, workers
+from faults import scenarios, several_groups, supervised, timers, upkeep, workers
 from faults.explorer import Mode
 from faults.view import Server
 from faults.world import Scenario
 from faults.wrong import WRONG
 
-MEETINGS = (*scenarios.MEETINGS, *several_groups.MEETINGS, *supervised.MEETINGS, *upkeep.MEETINGS, *workers.MEETINGS)
-ALONE = (*scenarios.ALONE, *several_groups.ALONE, *supervised.ALONE, *upkeep.ALONE, *workers.ALONE)
+MEETINGS = (
+    *scenarios.MEETINGS,
+    *several_groups.MEETINGS,
+    *supervised.MEETINGS,
+    *timers.MEETINGS,
+    *upkeep.MEETINGS,
+    *workers.MEETINGS,
+)
+ALONE = (*scenarios.ALONE, *several_groups.ALONE, *supervised.ALONE, *timers.ALONE, *upkeep.ALONE, *workers.ALONE)
 
 
 @pytest.mark.parametrize(

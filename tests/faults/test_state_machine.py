@@ -6,6 +6,7 @@ The seeds are fixed, so that a run says the same everywhere. To look for more, a
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from faults.model import MAX_DELIVERIES, MAX_REDRIVES, Delivery, Entry, Letter, Lost, Model, Refused
-from faults.view import RECEIPTS, Server, look_commands, view_of
+from faults.view import RECEIPTS, Server, TimerView, look_commands, view_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -25,7 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from streamq import Backoff, Job, Stream, StreamOptions
+from streamq import Added, Backoff, Job, Stream, StreamOptions
 from streamq.errors import JobStateError, LeaseLostError
 
 EXAMPLES = int(os.environ.get("STREAMQ_EXAMPLES", "0"))
@@ -35,8 +36,15 @@ group_names = st.sampled_from(GROUPS)
 consumers = st.sampled_from(("c1", "c2"))
 job_ids = st.sampled_from(("x", "y"))
 picks = st.integers(0, 7)
+LATER_S = 3600
 LATE = 6
 """Picks from here on are of deliveries and letters that may be over."""
+
+
+def told(timer: TimerView) -> tuple[str, int, str | None]:
+    """What is known of a job that waits: its marker, its next attempt, and the only group that gets it."""
+    marker = json.loads(timer.fields[b"job"])["marker"]
+    return marker, int(timer.fields.get(b"sq:attempt", 1)), timer.group or None
 
 
 class Life(RuleBasedStateMachine):
@@ -145,9 +153,26 @@ class Life(RuleBasedStateMachine):
         marker = f"m{self.markers}"
         created, state, entry = self.model.add(marker, job_id)
         added = self.streams["g"].add({"marker": marker}, job_id=job_id)
-        if created:
+        self.check_added(added, created, state, entry)
+
+    def check_added(self, added: Added, created: bool, state: str, entry: Entry | None) -> None:
+        if created and entry is not None:
             entry.id = added.entry_id
-        assert (added.created, added.state, added.entry_id) == (created, state, entry.id)
+        assert (added.created, added.state, added.entry_id) == (created, state, entry and entry.id)
+        self.note_new_entries()
+
+    @rule(job_id=st.none() | job_ids, later=st.booleans(), replace=st.booleans())
+    def schedule(self, job_id: str | None, later: bool, replace: bool) -> None:
+        """For later; or with `replace` also for now, in place of what waits."""
+        self.markers += 1
+        marker = f"m{self.markers}"
+        replace = replace and job_id is not None
+        if not later and not replace:
+            return
+        delay = LATER_S if later else None
+        added = self.streams["g"].add({"marker": marker}, job_id=job_id, delay=delay, replace=replace)
+        wanted = self.model.schedule(marker, job_id, added.job_id, later=later, replace=replace)
+        self.check_added(added, *wanted)
 
     @rule(group=group_names)
     def add_for_one_group(self, group: str) -> None:
@@ -193,9 +218,18 @@ class Life(RuleBasedStateMachine):
     @rule(at=picks)
     def retry(self, at: int) -> None:
         delivery, job, stream = self.pick(at)
-        answers = self.both(lambda: self.model.retry(delivery), lambda: stream.retry(job, "boom"))
+        answers = self.both(lambda: self.model.retry(delivery, job.id), lambda: stream.retry(job, "boom"))
         assert answers is None or answers[0] == answers[1]
         self.note_new_entries()
+
+    @precondition(lambda self: self.live())
+    @rule(at=picks)
+    def retry_later(self, at: int) -> None:
+        delivery, job, stream = self.pick(at)
+        answers = self.both(
+            lambda: self.model.retry(delivery, job.id, later=True), lambda: stream.retry(job, "boom", delay=LATER_S)
+        )
+        assert answers is None or answers[0] == answers[1]
 
     @precondition(lambda self: self.live())
     @rule(at=picks)
@@ -217,14 +251,64 @@ class Life(RuleBasedStateMachine):
 
     # --- rules: operators, and a vandal ---------------------------------------------------
 
-    @precondition(lambda self: self.model.queued)
-    @rule(job_id=job_ids)
-    def cancel(self, job_id: str) -> None:
-        answers = self.both(lambda: self.model.cancel(job_id), lambda: self.streams["g"].cancel(job_id))
+    @precondition(lambda self: self.model.queued or self.model.timers)
+    @rule(group=group_names, job_id=job_ids, only_scheduled=st.booleans())
+    def cancel(self, group: str, job_id: str, only_scheduled: bool) -> None:
+        stream = self.streams[group]
+        cancel = stream.scheduled.cancel if only_scheduled else stream.cancel
+        waited = len(self.model.timers)
+        answers = self.both(
+            lambda: self.model.cancel(group, job_id, only_scheduled=only_scheduled), lambda: cancel(job_id)
+        )
         assert answers is None or answers[0] == answers[1]
-        self.unread_removed |= answers is not None and answers[1]
+        self.unread_removed |= answers is not None and answers[1] and waited == len(self.model.timers)
 
-    @precondition(lambda self: self.model.queued)
+    # --- rules: what waits ----------------------------------------------------------------
+
+    @precondition(lambda self: self.model.timers)
+    @rule()
+    def promote(self) -> None:
+        """Time has passed for all that waits."""
+        times = [part for place, timer in enumerate(self.model.timers, 1) for part in (place, timer)]
+        self.server.raw(("ZADD", self.keys.scheduled, "XX", *times))
+        wanted = self.model.promote()
+        assert self.streams["g"].promote() == wanted  # it would make a group that is not there, as a read does
+        self.note_new_entries()
+
+    @precondition(lambda self: self.model.queued or self.model.timers)
+    @rule(group=group_names, at=picks, job_id=job_ids)
+    def run_now(self, group: str, at: int, job_id: str) -> None:
+        group, job_id = self.pick_timer(at) or (group, job_id)
+        answers = self.both(
+            lambda: self.model.run_now(group, job_id), lambda: self.streams[group].scheduled.run_now(job_id)
+        )
+        if answers is not None:
+            entry, entry_id = answers
+            entry.id = entry_id
+
+    @precondition(lambda self: self.model.queued or self.model.timers)
+    @rule(group=group_names, at=picks, job_id=job_ids, hours=st.integers(1, 9))
+    def reschedule(self, group: str, at: int, job_id: str, hours: int) -> None:
+        group, job_id = self.pick_timer(at) or (group, job_id)
+        stream = self.streams[group]
+        answers = self.both(
+            lambda: self.model.reschedule(group, job_id),
+            lambda: stream.scheduled.reschedule(job_id, delay=hours * LATER_S),
+        )
+        if answers is not None:
+            found = stream.scheduled.get(job_id)
+            assert found is not None
+            assert found.due_at == answers[1]
+
+    def pick_timer(self, at: int) -> tuple[str, str] | None:
+        """Mostly one that is there: a group that has it, and its job's ID."""
+        timers = list(self.model.timers)
+        if not timers or at >= LATE:
+            return None
+        group, _, job_id = timers[at % len(timers)].partition("/")
+        return group or "g", job_id
+
+    @precondition(lambda self: self.model.queued or self.model.timers)
     @rule(group=group_names, job_id=job_ids)
     def result(self, group: str, job_id: str) -> None:
         assert self.streams[group].result(job_id).state == self.model.result(group, job_id)
@@ -290,6 +374,9 @@ class Life(RuleBasedStateMachine):
             assert group.pending == {entry.id: row for entry, row in model.groups[name].pending.items()}
             passed = model.groups[name].counts["passed"]
             assert view.counter("passed", name) == passed
+        waits = {timer: (entry.marker, entry.attempt, entry.only) for timer, entry in model.timers.items()}
+        assert {timer: told(one) for timer, one in view.timers.items()} == waits
+        assert not view.orphans
         known = {letter_id for _, letter_id in self.letters}
         new = [letter_id for letter_id in view.letters if letter_id not in known]
         self.letters += zip([one for one in model.letters if one not in dict(self.letters)], new, strict=True)
@@ -311,6 +398,9 @@ class Life(RuleBasedStateMachine):
             found, wanted = ({name: row[1:] for name, row in one.items()} for one in (found, wanted))
         assert found == wanted
         assert (seen.length, seen.dead) == (len(self.model.entries), len(self.model.letters))
+        assert seen.scheduled == len(self.model.timers)
+        listed = {f"{one.group or ''}/{one.job_id}": one.attempt for one in self.streams["g"].scheduled.list()}
+        assert listed == {timer: entry.attempt for timer, entry in self.model.timers.items()}
 
     @invariant()
     def nothing_is_done_twice(self) -> None:
@@ -319,7 +409,8 @@ class Life(RuleBasedStateMachine):
         assert not [key for key, n in self.finished.items() if n > 1]
 
 
-@pytest.mark.covers("S7", "F9", "F15", "I8", "C11", "C18", "C26", "C28", "C58")
+@pytest.mark.covers("S7", "F9", "F15", "I8", "Q1", "Q3", "Q4", "Q5", "R3", "C09", "C11", "C18", "C26", "C28", "C58")
+@pytest.mark.timeout(300)  # a minute where nothing else runs on the machine, if that
 def test_random_lives(worlds: Server, redis_url: str):
     machine = type("Life", (Life,), {"server": worlds, "url": redis_url})
     run_state_machine_as_test(

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import redis
 
+from streamq._codec import unpack_entry
 from streamq._drivers.blocking import BlockingDriver
 from streamq._drivers.exchange import exchange
 from streamq._requests import Reply, Request
@@ -95,6 +96,10 @@ class GroupView:
     pending: dict[str, Row]
 
 
+NOBODYS = "0-0"
+"""The source of a letter that was made of something scheduled that is no job."""
+
+
 @dataclass(slots=True)
 class LetterView:
     """A dead letter."""
@@ -107,12 +112,29 @@ class LetterView:
 
 
 @dataclass(slots=True)
+class TimerView:
+    """A job that waits for its time."""
+
+    fields: dict[bytes, bytes]
+    """Its entry."""
+    due_ms: float
+
+    @property
+    def group(self) -> str:
+        """The only group that will get it, as its entry says; empty for all."""
+        return self.fields.get(b"sq:group", b"").decode()
+
+
+@dataclass(slots=True)
 class View:
     """The stream at one moment."""
 
     entries: dict[str, dict[bytes, bytes]]
     groups: dict[str, GroupView]
     """Those that are there."""
+    timers: dict[str, TimerView]
+    orphans: set[str]
+    """What is scheduled and no job: a time without an entry, an entry without a time, or what is no packed entry."""
     letters: dict[str, LetterView]
     meta: dict[str, str]
     receipts: dict[str, int]
@@ -139,13 +161,15 @@ def look_commands(keys: Keys, groups: Collection[str]) -> list[tuple[Any, ...]]:
         ("HGETALL", keys.data(RECEIPTS)),
         ("HGETALL", keys.meta),
         ("HLEN", keys.workers),
+        ("ZRANGE", keys.scheduled, 0, -1, "WITHSCORES"),
+        ("HGETALL", keys.jobs),
         *(("XPENDING", keys.stream, name, "-", "+", 1000) for name in groups),
     ]
 
 
 def view_of(replies: list[Any], groups: Collection[str]) -> View:
     """What the server answered to `look_commands`."""
-    entries, infos, letters, receipts, meta, workers, *pending = replies
+    entries, infos, letters, receipts, meta, workers, times, jobs, *pending = replies
     found = {entry_id.decode(): _pairs(fields) for entry_id, fields in entries}
     rows = dict(zip(groups, pending, strict=True))
     there = {}
@@ -157,14 +181,28 @@ def view_of(replies: list[Any], groups: Collection[str]) -> View:
                 unread={i for i in found if order(i) > last},
                 pending={r[0].decode(): (r[1].decode(), r[3]) for r in rows[name]},
             )
+    timers, orphans = _timers(_pairs(times), _pairs(jobs))
     return View(
         entries=found,
         groups=there,
+        timers=timers,
+        orphans=orphans,
         letters={letter_id.decode(): _letter(_pairs(fields)) for letter_id, fields in letters},
         meta={k.decode(): v.decode() for k, v in _pairs(meta).items()},
         receipts={k.decode(): int(v) for k, v in _pairs(receipts).items()},
         workers=workers,
     )
+
+
+def _timers(times: dict[bytes, bytes], jobs: dict[bytes, bytes]) -> tuple[dict[str, TimerView], set[str]]:
+    timers, orphans = {}, set()
+    for timer in times.keys() | jobs.keys():
+        fields = unpack_entry(jobs.get(timer))
+        if timer in times and fields:
+            timers[timer.decode()] = TimerView(_pairs(fields), float(times[timer]))
+        else:
+            orphans.add(timer.decode())
+    return timers, orphans
 
 
 def _letter(fields: dict[bytes, bytes]) -> LetterView:

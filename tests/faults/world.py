@@ -8,24 +8,43 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from faults.explorer import Mode, Report, Violation, explore
-from faults.ground import Ground
+from faults.ground import Copy, Ground
 from faults.view import RECEIPTS, Server
 
 from streamq._codec import EntryCodec
 from streamq._flows import intake, outcome, recovery
 from streamq._flows.recovery import Note, NoteState
-from streamq._ops import consumers, enqueue, groups, identity, lease, letters, pause, remove, settle, trim
+from streamq._ops import (
+    consumers,
+    enqueue,
+    groups,
+    identity,
+    lease,
+    letters,
+    pause,
+    promote,
+    remove,
+    schedule,
+    settle,
+    trim,
+)
+from streamq._ops.enqueue import Terms
 from streamq._requests import Command, Plan, ask, ignore
 from streamq._scripts import Fence, Held
+from streamq._scripts_timers import Promoted, When
+from streamq._scripts_timers import promote as promote_script
 from streamq._scripts_upkeep import Role, tick
 from streamq._spec import Spec
 from streamq.backoff import Backoff
 from streamq.effects import Effects
 from streamq.errors import JobStateError, LeaseLostError, QueueFullError
+from streamq.lifecycle import State
 from streamq.messages import Job, JobIdKind, Redriven
 from streamq.options import GroupStart, StreamOptions
 
 GROUP = "g"
+LATER = 3_600_000
+"""A delay that never passes by itself, in ms: what waits is due when somebody promotes (`Ground._pass_time`)."""
 ROUNDS = 10
 """Of recovery; more than `max_deliveries` would let it go on for ever by taking its own jobs."""
 
@@ -93,6 +112,7 @@ class World(Ground):
         self._epoch_of: dict[int, int] = {}  # id(job) -> epoch of the delivery
         self._kept: list[Job[dict]] = []  # so that no id() is used twice
         self._firsts: list[str] = []
+        self._plain_ids: set[str] = set()  # chosen by plain producers
         self._taken: dict[str, str] = {}  # role -> who has its token
         self.raw(*(("XGROUP", "CREATE", self._keys.stream, group, "0", "MKSTREAM") for group in scenario.groups))
         scenario.seed(self)
@@ -119,6 +139,7 @@ class World(Ground):
         more = tuple(part for pair in fields.items() for part in (pair[0].replace("_", ":"), pair[1]))
         commands = [("XADD", self._keys.stream, "*", "job", body(m), *own, *more) for m in markers]
         ids = [entry_id.decode() for entry_id in self.raw(*commands)]
+        self._plain_ids.add(job_id or "")
         for entry_id, marker in zip(ids, markers, strict=True):
             self._note(entry_id, marker, job_id)
             if "sq_group" in fields:
@@ -192,7 +213,15 @@ class World(Ground):
         for name, job in zip(names, jobs, strict=True):
             self.held[name] = job
             self._group_of[name] = self._named(group)
-            self._starts[self._named(group), job.entry_id] += 1
+            self._started(job, self._named(group))
+
+    def orphan(self, timer: str, packed: bytes | None, *, timed: bool = True) -> None:
+        """Something scheduled that is no job, by hand."""
+        self._orphans.add(timer)
+        if packed is not None:
+            self.raw(("HSET", self._keys.jobs, timer, packed))
+        if timed:
+            self.raw(("ZADD", self._keys.scheduled, 1, timer))
 
     def _note(self, entry_id: str, marker: str, job_id: str | None) -> None:
         self._markers[entry_id] = marker
@@ -212,10 +241,13 @@ class World(Ground):
         if self._view.paused:
             yield from self.resuming()
         for _ in range(ROUNDS):
+            if self._view.timers or self._view.orphans:
+                yield from self.promoting()
             for group in self._alive():
                 yield from self.reading("recovery", count=100, then=self.committing, group=group)
                 yield from self.reclaiming("recovery", then=self.committing, group=group)
-            if not any(group.unread or group.pending for group in self._view.groups.values()):
+            waits = self._view.timers or self._view.orphans
+            if not waits and not any(group.unread or group.pending for group in self._view.groups.values()):
                 break
         else:
             raise Violation(f"recovery does not come to an end: {self._view}")
@@ -240,14 +272,18 @@ class World(Ground):
     def _check_added_again(self) -> None:
         """A chosen ID is known after its job is done, and free after it is dead, purged, or cancelled.
 
-        Where one group has done it and another has given it up, either is right; but who has done it does not do it again.
+        Where one group has done it and another has given it up, or was dropped with it, either is right; but who has done it
+        does not do it again. So it is where one of several entries with that ID, of plain producers, waited: that it is done
+        is overwritten when it is moved into the stream.
         """
+        given_up = bool(self._drops)
         seen = set(self._markers.values())
         chosen = {receipt for marker, receipt in self._receipt_of.items() if receipt != marker and marker in seen}
         for receipt in sorted(chosen):
             same = {marker for marker, other in self._receipt_of.items() if other == receipt}
-            done, dead = bool(self._ever_done & same), bool(self._ever_dead & same)
-            plan = enqueue.add(self.spec(), {"marker": "again"}, job_id=receipt, headers=None)
+            done, dead = bool(self._ever_done & same), given_up or bool(self._ever_dead & same)
+            dead |= receipt in self._plain_ids and bool(self._ever_waited & same)
+            plan = enqueue.add(self.spec(), {"marker": "again"}, job_id=receipt)
             added = self._server.driver.run(plan)
             if added.created is done and not (done and dead):
                 raise Violation(f"job ID {receipt} is {'done' if done else 'free'}, but adding it says {added}")
@@ -280,6 +316,7 @@ class World(Ground):
 
     def _started(self, job: Job[dict], group: str) -> None:
         self._starts[group, job.entry_id] += 1
+        self._note_attempt(job, group)
 
     def _fenced(self, plan: Plan[Any], job: Job[dict], group: str) -> Plan[Any]:
         try:
@@ -506,9 +543,13 @@ class World(Ground):
         receipt = job.id if job._kind is JobIdKind.CHOSEN else job.payload["marker"]
         job.effects.hincrby(RECEIPTS, f"{self._named(group)}/{receipt}", 1)
 
-    def retrying(self, job: Job[dict], group: str = "") -> Plan[None]:
-        yield from self._fenced(outcome.retry(self.spec(group), job, "boom"), job, group)
+    def retrying(self, job: Job[dict], group: str = "", *, delay_ms: int = 0) -> Plan[None]:
+        yield from self._fenced(outcome.retry(self.spec(group), job, "boom", delay_ms), job, group)
         self._accepted(job, group)
+
+    def retrying_later(self, job: Job[dict], group: str = "") -> Plan[None]:
+        """Its next attempt waits for its time."""
+        return self.retrying(job, group, delay_ms=LATER)
 
     def rejecting(self, job: Job[dict], group: str = "") -> Plan[None]:
         plan = outcome.bury(self.spec(group), job, "rejected", "no", attempts=job.attempt)
@@ -536,20 +577,36 @@ class World(Ground):
             raise
         self._accepted(job, group)
 
-    def adding(self, marker: str, *, job_id: str | None = None) -> Plan[None]:
+    def adding(
+        self, marker: str, *, job_id: str | None = None, delay_ms: int | None = None, replace: bool = False
+    ) -> Plan[None]:
+        if replace:
+            self._allow("replace", job_id or "")
+        due = None if delay_ms is None else When("in", delay_ms)
+        terms = Terms(replace=replace)
         try:
-            added = yield from enqueue.add(self.spec(), {"marker": marker}, job_id=job_id, headers=None)
+            added = yield from enqueue.add(
+                self.spec(), {"marker": marker}, job_id=job_id, due=due, new_id=f"id-{marker}", terms=terms
+            )
         except QueueFullError:
             self._unchanged("the stream was full")
             return
         if not added.created:
             self._unchanged(f"{added}")
+            if added.state == "scheduled" and not any(self._timers(added.job_id, name) for name in self._view.groups):
+                raise Violation(f"{self._actor}: {added}, but nothing waits")
 
-    def adding_many(self, *markers: str, chosen: bool = False) -> Plan[None]:
+    def scheduling(self, marker: str, *, job_id: str | None = None, replace: bool = False) -> Plan[None]:
+        """Add a job that waits for its time."""
+        return self.adding(marker, job_id=job_id, delay_ms=LATER, replace=replace)
+
+    def adding_many(self, *markers: str, chosen: bool = False, delay_ms: int | None = None) -> Plan[None]:
         payloads = [{"marker": marker} for marker in markers]
         job_id = (lambda payload: "id-" + payload["marker"]) if chosen else None
+        due = None if delay_ms is None else (lambda payload: When("in", delay_ms))
+        new_ids = iter(f"id-{marker}" for marker in markers)
         try:
-            yield from enqueue.add_many(self.spec(), payloads, job_id=job_id, headers=None)
+            yield from enqueue.add_many(self.spec(), payloads, job_id=job_id, due=due, new_id=lambda: next(new_ids))
         except QueueFullError as error:
             if error.added > len(payloads):  # type: ignore[attr-defined]
                 raise Violation(f"{error.added} of {len(payloads)} were added") from None  # type: ignore[attr-defined]
@@ -560,11 +617,15 @@ class World(Ground):
 
     # --- plans of operators and maintenance -----------------------------------------------
 
-    def cancelling(self, job_id: str) -> Plan[None]:
-        """Cancelled: it is in no group's hands, and was in nobody's. Else nothing was changed."""
+    def cancelling(self, job_id: str, group: str = "", *, only_scheduled: bool = False) -> Plan[None]:
+        """Cancelled: it is in no group's hands, and was in nobody's. Else nothing was changed.
+
+        Where it was one group's next attempt, that is true of this group.
+        """
         self._allow("cancel", job_id)
+        name = self._named(group)
         try:
-            cancelled = yield from remove.cancel(self.spec(), job_id)
+            cancelled = yield from remove.cancel(self.spec(group), job_id, only_scheduled=only_scheduled)
         except JobStateError as error:
             self._unchanged(f"{error}")
             if error.state == "pending" and not self._left(job_id):
@@ -572,42 +633,119 @@ class World(Ground):
             return
         if not cancelled:
             self._unchanged("there was no such job")
-        elif self._view.entries.keys() == self._view_before.entries.keys():
+            if only_scheduled and self._timers(job_id, name):
+                raise Violation(f"{self._actor}: {job_id} waits, but cancelling says that it does not")
+        elif len(self._view.entries) + len(self._view.timers) == len(self._view_before.entries) + len(
+            self._view_before.timers
+        ):
             raise Violation(f"{self._actor}: {job_id} was cancelled, but nothing was removed")
         else:
-            self.check_cancelled(job_id)
+            waited = self._view_before.timers.keys() - self._view.timers.keys()
+            self.check_cancelled(job_id, *([name] if waited else ()))
 
-    def check_cancelled(self, job_id: str) -> None:
-        """It will never run."""
-        if left := self._left(job_id):
-            raise Violation(f"{self._actor}: {job_id} was cancelled, but may run still: {self._names(left)}")
+    def check_cancelled(self, job_id: str, *names: str) -> None:
+        """It will never run, in these groups or in any."""
+        if left := self._left(job_id, *names):
+            raise Violation(f"{self._actor}: {job_id} was cancelled, but may run still: {sorted(left)}")
 
-    def _left(self, job_id: str) -> set[str]:
-        """Entries of that job that some group has yet to run, or runs."""
+    def _left(self, job_id: str, *names: str) -> set[Copy]:
+        """Where that job is that some group, or one of these, has yet to run, or runs."""
         return {
-            i
-            for name, group in self._view.groups.items()
-            for i in (*group.unread, *group.pending)
-            if self.handles(name, i) and job_id in {i, self._receipt_of[self._markers[i]]}
+            one
+            for name in names or self._view.groups
+            for marker, places in self._copies.get(name, {}).items()
+            for one in places
+            if one.state is not State.DEAD and job_id in {one.id, one.id.partition("/")[2], self._receipt_of[marker]}
         }
+
+    def _timers(self, job_id: str, name: str) -> set[str]:
+        """IDs of the timers by which a group has that job."""
+        return self._view.timers.keys() & {f"{name}/{job_id}", f"/{job_id}"}
 
     def asking(self, job_id: str, group: str = "") -> Plan[None]:
         """What became of a job; the answer must be true."""
         found = yield from identity.result(self.spec(group), job_id)
-        name, there = self._named(group), self._view.groups.get(self._named(group))
-        if there is None:
+        name = self._named(group)
+        if name not in self._view.groups:
             return
         done = any(self._receipt_of[marker] == job_id for marker in self._done[name])
-        mine = {
-            i
-            for i in (*there.unread, *there.pending)
-            if self.handles(name, i) and self._receipt_of[self._markers[i]] == job_id
-        }
-        if (found.state == "done") is not done and not mine:
+        if (found.state == "done") is not done and not self._left(job_id, name):
             raise Violation(f"{job_id} is {'' if done else 'not '}done in {name}, but {found}")
-        jobs = {marker for marker, receipt in self._receipt_of.items() if receipt == job_id}
-        if found.state == "unknown" and mine and len(jobs) == 1:  # of several, by plain producers, one is remembered
-            raise Violation(f"{job_id} is unknown to {name}, which has {self._names(mine)}")
+        if (found.state == "scheduled") is not bool(self._timers(job_id, name)):
+            raise Violation(f"{job_id} waits in {name}: {self._timers(job_id, name)}, but {found}")
+        self._check_state(job_id, found.state, name)
+
+    def _check_state(self, job_id: str, state: str, name: str) -> None:
+        """What an operation says of a job that it does not touch is so in that group."""
+        if sum(receipt == job_id for receipt in self._receipt_of.values()) > 1:
+            return  # of several, by plain producers, one is remembered
+        found = {one.state for one in self._left(job_id, name)}
+        if group := self._view.groups.get(name):  # it may hold what it only passes over
+            found |= {State.PENDING for i in group.pending if self._receipt_of[self._markers[i]] == job_id}
+        if state in {*State} - {State.DONE} and state not in found:
+            raise Violation(f"{self._actor}: {job_id} is said to be {state} in {name}, but is {sorted(found)}")
+        apart = {self._foreign.get(i) for i, m in self._markers.items() if self._receipt_of[m] == job_id} - {None, name}
+        if state == "unknown" and found and not apart:  # the latest retry is remembered, be it another group's
+            raise Violation(f"{self._actor}: {job_id} is said to be unknown in {name}, but is {sorted(found)}")
+
+    # --- plans of what waits --------------------------------------------------------------
+
+    def promoting(self, *, each: int = promote.BATCH) -> Plan[int]:
+        """Move all that is due, `each` in a request; how many."""
+        moved = 0
+        while True:
+            found = yield from ask(
+                promote_script(self._keys, self.spec().options, most=each, max_bytes=promote.BATCH_BYTES)
+            )
+            self._check_promoted(found)
+            moved += found.moved
+            if found.wait_ms != 0 or not (found.moved or found.dropped):
+                return moved
+
+    def _check_promoted(self, found: Promoted) -> None:
+        new = self._view.entries.keys() - self._view_before.entries.keys()
+        gone = self._view_before.orphans - self._view.orphans
+        if (found.moved, {timer for timer, _ in found.dropped}) != (len(new), gone):
+            raise Violation(f"{self._actor}: {found}, but {self._names(new)} were moved, and {gone} dropped")
+        waits = self._view.timers if found.wait_ms is None else self._view.timers.keys() | self._view.orphans
+        if (found.wait_ms is None) is bool(waits):
+            raise Violation(f"{self._actor}: {found}, but there wait {sorted(waits)}")
+
+    def running_now(self, job_id: str, group: str = "") -> Plan[None]:
+        """Its run takes the place of the one that waited. Else nothing was changed."""
+        try:
+            entry_id = yield from schedule.run_now(self.spec(group), job_id)
+        except JobStateError as error:
+            self._refused_timer(job_id, group, error)
+            return
+        if self._view.entries.keys() - self._view_before.entries.keys() != {entry_id}:
+            raise Violation(f"{self._actor}: {job_id} is said to be {entry_id} now, but that is not so")
+        if self._timers(job_id, self._named(group)) >= self._timers_before(job_id, group):
+            raise Violation(f"{self._actor}: {job_id} runs now as {entry_id}, and will run once more")
+
+    def rescheduling(self, job_id: str, group: str = "", *, delay_ms: int = 2 * LATER) -> Plan[None]:
+        """It is due at another time. Else nothing was changed."""
+        try:
+            due_at = yield from schedule.reschedule(self.spec(group), job_id, When("in", delay_ms))
+        except JobStateError as error:
+            self._refused_timer(job_id, group, error)
+            return
+        before, now = self._view_before.timers, self._view.timers
+        due = {round(due_at.timestamp() * 1000)}
+        if before.keys() != now.keys() or due != {now[i].due_ms for i in self._timers(job_id, self._named(group))}:
+            raise Violation(f"{self._actor}: {job_id} was rescheduled for {due_at}, but what waits is {now}")
+
+    def _timers_before(self, job_id: str, group: str) -> set[str]:
+        return self._view_before.timers.keys() & {f"{self._named(group)}/{job_id}", f"/{job_id}"}
+
+    def _refused_timer(self, job_id: str, group: str, error: JobStateError) -> None:
+        """It does not wait, and is what the error says."""
+        self._unchanged(f"{error}")
+        if self._view.orphans & {f"{self._named(group)}/{job_id}", f"/{job_id}"}:
+            return
+        if waits := self._timers(job_id, self._named(group)):
+            raise Violation(f"{self._actor}: {error}, but it waits: {waits}")
+        self._check_state(job_id, error.state, self._named(group))
 
     def letters(self, *markers: str, group: str = "") -> list[str]:
         """IDs of the letters of these jobs, or of all there are."""
@@ -706,7 +844,7 @@ class World(Ground):
         except JobStateError as error:
             self._unchanged(f"{error}")
             return
-        if not force and (first.letters or any(g.unread or g.pending for g in first.groups.values())):
+        if not force and (first.letters or first.timers or any(g.unread or g.pending for g in first.groups.values())):
             return  # it had work when this plan began, which was done meanwhile; what was lost, `after` has seen
 
     def pausing(self) -> Plan[None]:
@@ -726,6 +864,8 @@ class World(Ground):
         for role in found.roles:
             if self._taken.setdefault(role, self._actor) != self._actor:
                 raise Violation(f"{self._taken[role]} and {self._actor} both have the tick of {role}")
+        if (found.wait_ms is None) is not (not self._view.timers.keys() | self._view.orphans):
+            raise Violation(f"{self._actor} is told {found}, but there wait {sorted(self._view.timers)}")
         group = self._view.groups.get(self._named())
         if Role.RECLAIM in found.roles and not (group and group.pending):
             raise Violation(f"{self._actor} is to reclaim, but nothing is pending")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from faults.explorer import Mode
-from faults.scenarios import held, nothing, one_held, reader, reclaimer
+from faults.scenarios import GROUPS, chosen_added, held, nothing, one_held, reader, reclaimer
+from faults.several_groups import held_in_both
+from faults.timers import promote, retry_waiting, waiting
 from faults.view import order
 from faults.world import GROUP, Scenario, World, body
 
@@ -196,6 +199,117 @@ def read_heedless(w: World) -> Plan[None]:
     w.check_paused("R", paused, found)
 
 
+# --- of jobs that wait --------------------------------------------------------------------
+
+
+def _fields(group: str, attempt: int) -> list[str]:
+    own = ["sq:group", group] if group else []
+    return ["job", body("a"), "sq:id", "x", "sq:attempt", str(attempt), *own]
+
+
+def _put_timer(w: World, timer: str, group: str, attempt: int) -> tuple[Command[Any], Command[Any]]:
+    packed = msgspec.msgpack.encode(_fields(group, attempt))
+    scheduled, jobs = w.keys.scheduled, w.keys.jobs
+    return _raw(jobs, "HSET", jobs, timer, packed), _raw(scheduled, "ZADD", scheduled, 1, timer)
+
+
+def _drop_timer(w: World, timer: str) -> tuple[Command[Any], Command[Any]]:
+    scheduled, jobs = w.keys.scheduled, w.keys.jobs
+    return _raw(scheduled, "ZREM", scheduled, timer), _raw(jobs, "HDEL", jobs, timer)
+
+
+def _settle(w: World, name: str, group: str) -> tuple[Command[Any], Command[Any]]:
+    """The acknowledgement of a retry, and its count."""
+    stream, meta = w.keys.stream, w.keys.meta
+    entry_id = w.held[name].entry_id
+    return _raw(stream, "XACK", stream, group, entry_id), _raw(meta, "HINCRBY", meta, f"retried:{group}", 1)
+
+
+def _ready(w: World, group: str, attempt: int) -> Command[Any]:
+    return _raw(w.keys.stream, "XADD", w.keys.stream, "*", *_fields(group, attempt))
+
+
+def schedule_then_ack(w: World) -> Plan[None]:
+    yield Transaction(_put_timer(w, "g/x", "g", 2))
+    yield Transaction(_settle(w, "a", "g"))
+
+
+def ack_then_schedule(w: World) -> Plan[None]:
+    yield Transaction(_settle(w, "a", "g"))
+    yield Transaction(_put_timer(w, "g/x", "g", 2))
+
+
+def time_then_entry(w: World) -> Plan[None]:
+    """The retry is settled with its time, its entry is the next request."""
+    entry, time = _put_timer(w, "g/x", "g", 2)
+    yield Transaction((time, *_settle(w, "a", "g")))
+    yield from ask(entry)
+
+
+def retry_uncounted(w: World) -> Plan[None]:
+    """In one step, but with the attempt that it had."""
+    yield Transaction((*_put_timer(w, "g/x", "g", 1), *_settle(w, "a", "g")))
+
+
+def retry_of_all(name: str, group: str) -> Any:
+    """In one step, but the timer is called by the job's ID only."""
+    return lambda w: _retry_of_all(w, name, group)
+
+
+def _retry_of_all(w: World, name: str, group: str) -> Plan[None]:
+    yield Transaction((*_put_timer(w, "/x", group, 2), *_settle(w, name, group)))
+
+
+def retry_for_all(w: World) -> Plan[None]:
+    """In one step, but nothing says that it is one group's."""
+    yield Transaction((*_put_timer(w, "g/x", "", 2), *_settle(w, "a", "g")))
+
+
+def _due(w: World) -> Plan[bool]:
+    """What a promoter sees: whether the job waits."""
+    return (yield from ask(_raw(w.keys.scheduled, "ZSCORE", w.keys.scheduled, "/x"))) is not None
+
+
+def promote_out_first(w: World) -> Plan[None]:
+    if (yield from _due(w)):
+        yield Transaction(_drop_timer(w, "/x"))
+        yield from ask(_ready(w, "", 1))
+
+
+def promote_add_first(w: World) -> Plan[None]:
+    if (yield from _due(w)):
+        yield from ask(_ready(w, "", 1))
+        yield Transaction(_drop_timer(w, "/x"))
+
+
+def promote_unchecked(w: World) -> Plan[None]:
+    """In one step, but whether it waits still is what the request before has seen."""
+    if (yield from _due(w)):
+        yield Transaction((_ready(w, "", 1), *_drop_timer(w, "/x")))
+
+
+def run_beside(w: World) -> Plan[None]:
+    """It runs now, and when its time comes."""
+    yield from ask(_ready(w, "g", 2))
+
+
+def cancel_unchecked(w: World) -> Plan[None]:
+    """Whether there was something to cancel it does not ask."""
+    w._allow("cancel", "x")
+    yield Transaction(_drop_timer(w, "g/x"))
+    w.check_cancelled("x")
+
+
+def reschedule_unchecked(w: World) -> Plan[None]:
+    yield from ask(_raw(w.keys.scheduled, "ZADD", w.keys.scheduled, 2, "/x"))
+
+
+def replace_unchecked(w: World) -> Plan[None]:
+    """Without a look whether it waits still."""
+    w._allow("replace", "x")
+    yield Transaction(_put_timer(w, "/x", "", 1))
+
+
 def _wrong(
     name: str,
     said: str,
@@ -233,9 +347,34 @@ UPKEEP: tuple[tuple[Scenario, str], ...] = (
 )  # fmt: skip
 """Of operators and maintenance."""
 
+TIMERS: tuple[tuple[Scenario, str], ...] = (
+    _wrong("retry: schedule, then ack", "more than one copy", "C09", "C18", seed=chosen_added, A=schedule_then_ack),
+    _wrong("retry: ack, then schedule", "lost", "C18", seed=chosen_added, A=ack_then_schedule),
+    _wrong("retry: the time, then the entry", "lost", "C18", "Q6", seed=chosen_added, A=time_then_entry),
+    _wrong("retry that is not counted", "its attempt should be 2", "C09", seed=chosen_added, A=retry_uncounted),
+    _wrong("timers called by job ID only", "lost", "S7", "C09", seed=held_in_both, A=retry_of_all("a", "g"),
+           B=retry_of_all("b", "h"), groups=GROUPS),
+    _wrong("retry of one group for all", "more than one copy", "S7", seed=held_in_both, A=retry_for_all, groups=GROUPS),
+    _wrong("promote: ZREM, then XADD", "lost", "Q3", seed=waiting, A=promote_out_first),
+    _wrong("promote: XADD, then ZREM", "more than one copy", "Q3", seed=waiting, A=promote_add_first),
+    _wrong("promote of what waited | promote", "more than one copy", "Q3", seed=waiting, A=promote_unchecked,
+           B=promote_unchecked),
+    _wrong("promote of what waited | run now, read", "was done and is there again", "Q3", "R3", seed=waiting,
+           A=promote_unchecked, N=lambda w: w.running_now("x"), R=reader("R")),
+    _wrong("run now that leaves the timer", "more than one copy", "R3", seed=retry_waiting, A=run_beside),
+    _wrong("cancel without a check | promote", "may run still", "Q1", "Q5", seed=retry_waiting, A=cancel_unchecked,
+           P=promote),
+    _wrong("reschedule without a check | promote", "a time without an entry", "Q5", seed=waiting,
+           A=reschedule_unchecked, P=promote),
+    _wrong("replace without a check | promote", "more than one copy", "Q4", "Q5", seed=waiting, A=replace_unchecked,
+           P=promote),
+)  # fmt: skip
+"""Of jobs that wait."""
+
 
 WRONG: tuple[tuple[Scenario, str], ...] = (
     *UPKEEP,
+    *TIMERS,
     (
         Scenario(
             name="bare MULTI | bare MULTI",

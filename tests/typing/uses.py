@@ -6,7 +6,7 @@ themselves where there is no error.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 import msgspec
@@ -37,11 +37,13 @@ from streamq import (
     Release,
     Result,
     Retry,
+    ScheduledJob,
     Snapshot,
     Stream,
     StreamOptions,
     Worker,
 )
+from streamq.telemetry import StreamCollector, Tracing, WorkerMetrics
 
 
 class Order(msgspec.Struct):
@@ -63,7 +65,7 @@ OPTIONS = StreamOptions(
     group_start="new",
     lease=timedelta(seconds=20),
     max_deliveries=3,
-    retry=Backoff.exponential(1, cap=60, limit=5),
+    retry=Backoff.custom(lambda attempt: attempt * 5, cap=60, limit=5, jitter=0.1),
     idempotency_ttl=3_600,
     retention="keep",
     keep_for=timedelta(days=1),
@@ -102,6 +104,16 @@ def produce() -> None:
     orders.add("ada")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     orders.add_many([1, 2])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     orders.add(Order("ada", 1), job_id=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(added.entry_id, str | None)
+    orders.add(Order("ada", 1), delay=timedelta(minutes=1), retry=Backoff.schedule([1, timedelta(minutes=5)]))
+    orders.add(
+        Order("ada", 1), job_id="order:1", at=datetime.now(UTC), replace=True, retry=Backoff.constant(5, limit=2)
+    )
+    orders.add_many([Order("ada", 1)], delay=lambda o: o.cents / 100, retry=Backoff.exponential(2))
+    orders.add_many([Order("ada", 1)], delay=60)
+    orders.add(Order("ada", 1), delay="1m")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    orders.add(Order("ada", 1), at=1.5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    orders.add(Order("ada", 1), retry=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     plain.add({"anything": [1, 2]})
     either.add(Refund(1))
     either.add(Order("ada", 1))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -127,6 +139,8 @@ def loop() -> None:
         orders.extend(job)
         orders.commit(job, {"total": 1})
         assert_type(orders.retry(job, "why"), bool)
+        assert_type(orders.retry(job, delay=timedelta(seconds=9)), bool)
+        assert_type(orders.promote(), int)
         orders.reject(job, "why")
         orders.release(job)
     except LeaseLostError as error:
@@ -150,6 +164,23 @@ def loop() -> None:
 
 
 # --- looking after it ------------------------------------------------------------------------
+
+
+def look_at_what_waits() -> None:
+    page = orders.scheduled.list(count=10, due_before=datetime.now(UTC))
+    assert_type(page, list[ScheduledJob])
+    orders.scheduled.list(after=page[-1])
+    one = page[0]
+    assert_type((one.job_id, one.group, one.due_at, one.attempt), tuple[str, str | None, datetime, int])
+    assert_type((one.errors, one.enqueued_at), tuple[tuple[str, ...], datetime | None])
+    assert_type((one.fields, one.payload), tuple[tuple[tuple[bytes, bytes], ...], bytes | None])
+    assert_type(orders.scheduled.get("order:1"), ScheduledJob | None)
+    assert_type(orders.scheduled.cancel("order:1"), bool)
+    assert_type(orders.scheduled.reschedule("order:1", delay=9), datetime)
+    assert_type(orders.scheduled.reschedule("order:1", at=datetime.now(UTC)), datetime)
+    assert_type(orders.scheduled.run_now("order:1"), str)
+    orders.scheduled.list(after="order:1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    orders.scheduled.run_now(one)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def operate() -> None:
@@ -194,7 +225,7 @@ def operate() -> None:
 
 
 def by_payload(order: Order) -> None:
-    raise Retry(f"not yet, {order.customer}")
+    raise Retry(f"not yet, {order.customer}", delay=timedelta(seconds=order.cents))
 
 
 def with_job(order: Order, job: Job[Order]) -> dict[str, int]:
@@ -290,7 +321,7 @@ class Counting(Hooks):
         print(job.attempt, error)
 
     def dead_lettered(self, dead: Buried) -> None:
-        assert_type((dead.stream, dead.entry_id, dead.job_id), tuple[str, str, str | None])
+        assert_type((dead.stream, dead.group, dead.entry_id, dead.job_id), tuple[str, str, str, str | None])
         assert_type(dead.error, str)
         assert_type(dead.job, Job[Any] | None)
 
@@ -305,6 +336,18 @@ def probe(health: Health) -> int:
     if health.state == "stoped":  # type: ignore[comparison-overlap]  # pyright: ignore[reportUnnecessaryComparison]
         print(health.consumer)
     return 200 if health.healthy else 503
+
+
+def observed(orders: Stream[Order]) -> None:
+    tracing = Tracing(messages=True)
+    assert_type(tracing.inject({"a": "b"}), dict[str, str])
+    with tracing.sending(orders) as headers:
+        orders.add(Order("ada", 1), headers=headers)
+    with tracing.processing(orders.read("w")):
+        pass
+    Worker(orders, waiting, hooks=[WorkerMetrics(buckets=(1, 10))], middlewares=[tracing])
+    StreamCollector([orders]).close()
+    StreamCollector(["orders"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
 # --- the same, awaited -----------------------------------------------------------------------
@@ -322,6 +365,15 @@ async def with_asyncio() -> None:
         assert_type(await stream.extend(jobs), int)
         claimed, _, _ = await stream.reclaim("w")
         assert_type(claimed, list[Job[Order]])
+        assert_type(await stream.retry(jobs[0], delay=1.5), bool)
+        assert_type(await stream.promote(), int)
+        assert_type(await stream.add(Order("ada", 1), delay=5, retry=Backoff.constant(1)), Added)
+        page = await stream.scheduled.list(due_before=datetime.now(UTC))
+        assert_type(page, list[ScheduledJob])
+        assert_type(await stream.scheduled.get("x"), ScheduledJob | None)
+        assert_type(await stream.scheduled.cancel("x"), bool)
+        assert_type(await stream.scheduled.reschedule("x", delay=1), datetime)
+        assert_type(await stream.scheduled.run_now("x"), str)
         assert_type(await stream.result("x"), Result)
         assert_type(await stream.inspect(), Snapshot)
         assert_type(await stream.inspect(full=True), FullSnapshot)

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from streamq import ConfigurationError
-from streamq.keys import SLICES, Keys, check_id, check_name, name_of, registry, stream_pattern
+from streamq.keys import SLICES, Keys, check_id, check_name, name_of, owner_of, registry, slot_of, stream_pattern
 
 
 def slot(key):
@@ -122,3 +122,53 @@ def test_a_name_is_found_in_its_key(deployment):
 )
 def test_no_name_in_keys_of_others(key, deployment):
     assert name_of(key, deployment) is None
+
+
+@pytest.mark.parametrize("deployment", [None, "dp_1"])
+def test_kinds_name_every_key_but_those_without_a_fixed_number(deployment):
+    keys = Keys("mail", deployment)
+    fixed = {key for key in all_keys(keys) if not keys.is_open_ended(key)}
+    assert set(keys.kinds) == {*fixed, keys.probe}
+    assert set(keys.kinds.values()) == {"stream", "zset", "hash", "none"}
+
+
+@pytest.mark.parametrize(("deployment", "prefix"), [(None, "streamq:mail"), ("dp_1", "dp_1:streamq:mail")])
+def test_the_previous_layout_has_no_tag(deployment, prefix):
+    keys = Keys("mail", deployment)
+    assert {key.removeprefix(prefix) for key in keys.previous} == {
+        key.removeprefix(keys.prefix) for key in keys.kinds if key != keys.probe
+    }
+    assert all(owner_of(key, deployment) == ("mail", False) for key in keys.previous)
+
+
+def test_whose_a_key_is():
+    for deployment in (None, "dp_1"):
+        keys = Keys("mail", deployment)
+        for key in all_keys(keys):
+            assert owner_of(key, deployment) == ("mail", True)
+            assert owner_of(key, "other") is None
+        assert owner_of(registry(deployment), deployment) is None
+    assert owner_of(Keys("mail", "dp_1").stream, None) is None
+    assert owner_of(Keys("mail").stream, "dp_1") is None
+    for foreign in (
+        "streamq:{a:b}:stream",
+        "streamq:{}:stream",
+        "streamq:{mail}",
+        "streamq:mail:else",
+        "streamq:a:b:stream",
+        "x",
+    ):
+        assert owner_of(foreign, None) is None
+
+
+@pytest.mark.parametrize("key", ["123456789", "{}:s", "s{x}", "a{b}c{d}", "{", "}{", "é{ü}"])
+def test_slots_are_those_of_the_specification(key):
+    assert slot_of(key) == slot(key)
+
+
+def test_the_slot_of_a_stream():
+    assert {slot(key) for key in all_keys(Keys("mail", "dp_1"))} == {Keys("mail", "dp_1").slot}
+    assert [Keys("mail", f"dp_{n}").slot for n in (1, 2)] == [
+        slot("{dp_1:mail}"),
+        slot("{dp_2:mail}"),
+    ]

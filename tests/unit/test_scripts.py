@@ -11,7 +11,7 @@ import pytest
 
 from streamq import Backoff, Effects, QueueFullError, StreamOptions, _scripts, _scripts_timers, _scripts_upkeep
 from streamq._drivers import exchange
-from streamq._flows import recovery
+from streamq._flows import checkup, recovery
 from streamq._ops import access, identity, lease, trim
 from streamq._scripts import Fence, Held, NewJob, Settled, Source
 from streamq._scripts_timers import When
@@ -71,6 +71,7 @@ def calls():
         "pause": _scripts_upkeep.pause(keys, paused=True),
         "prune": _scripts_upkeep.prune(keys, options, min_idle_ms=1, count=2, look=3),
         "promote": _scripts_timers.promote(keys, options, most=2, max_bytes=3),
+        "probe": _scripts_upkeep.probe(*keys.trial("a1"), ttl_ms=1),
         "purge": _scripts_upkeep.purge(keys, letter_ids=["1-0"]),
         "redrive": _scripts_upkeep.redrive(keys, options, letter_id="1-0", new_id=None, max_redrives=5),
         "reschedule": _scripts_timers.reschedule(keys, options, job_id="id", when=When("in", 5)),
@@ -113,6 +114,7 @@ def pattern(key):
     if ":data:" in key:
         return "T:data:<key>"
     key = re.sub(r":tick:.*$", ":tick:<role>", key)
+    key = re.sub(r":probe:.*$", ":probe:<token>", key)
     return re.sub(r":(ids|done):\d+$", r":\1:<slice>", key.replace("streamq:{x}", "T"))
 
 
@@ -311,6 +313,7 @@ def test_scripts_touch_declared_keys_only(make_stream, raw, harness, retention):
     s.run(trim.trim_some(s._spec))
     s.prune_consumers(0)
     s.run(recovery.give_back(s._spec, "w2", [], reclaiming=False))
+    s.run(checkup.of_server(s._spec.keys, Keys("elsewhere", s._spec.keys.deployment), "a1", is_node=False))
     s.groups.drop("other", force=True)
     s.delete(force=True)
     assert harness == set(NAMES)

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple, Self
 import redis
 
 from streamq import Backoff, Hooks, Job, Reject, Stream, StreamOptions, Worker
+from streamq._scripts import source
 
 # --- what happened, told in a file --------------------------------------------------------
 
@@ -167,13 +168,16 @@ class Losses(Hooks):
 
 
 def options_of(settings: dict[str, Any]) -> StreamOptions:
-    """Stream options from plain values: ``retries`` and ``crash_delay`` stand for the two backoffs."""
+    """Stream options from plain values: ``retries``, ``retry_delay`` and ``crash_delay`` stand for the two backoffs.
+
+    ``retries`` is how many there are, each after ``retry_delay`` seconds; or the delays in seconds, one a retry.
+    """
     given = dict(settings)
     retries = given.pop("retries", 2)
-    crash_delay = given.pop("crash_delay", 0)
-    return StreamOptions(
-        retry=Backoff.constant(0, limit=retries), crash_backoff=Backoff.constant(crash_delay, limit=None), **given
-    )
+    retry_delay, crash_delay = given.pop("retry_delay", 0), given.pop("crash_delay", 0)
+    retry = Backoff.schedule(retries) if isinstance(retries, list) else Backoff.constant(retry_delay, limit=retries)
+    backoffs = {"retry": retry, "crash_backoff": Backoff.constant(crash_delay, limit=None)}
+    return StreamOptions(**(backoffs | given))
 
 
 def main(argument: str) -> None:
@@ -355,10 +359,31 @@ def effects(raw: redis.Redis, stream: Any, key: str = "effects") -> dict[str, in
     return {name.decode(): int(n) for name, n in raw.hgetall(stream._spec.keys.data(key)).items()}
 
 
+def promoter(raw: redis.Redis, stream: Any) -> str:
+    """Consumer name of the worker that moves due jobs; empty while there is none."""
+    return (raw.get(stream._spec.keys.tick("promote")) or b"").decode()
+
+
 def is_idle(stream: Any) -> bool:
     """Whether nothing is ready or pending. Before its first reader has made the group, nobody can tell."""
     now = stream.inspect()
     return bool(now.groups) and now.ready == now.pending == 0
+
+
+def is_over(raw: redis.Redis, stream: Any) -> bool:
+    """Whether nothing is ready, pending or scheduled, all at one moment; for streams that keep nothing."""
+    with raw.pipeline(transaction=True) as together:
+        together.xlen(stream._spec.keys.stream)
+        together.zcard(stream._spec.keys.scheduled)
+        return not any(together.execute())
+
+
+def is_script(name: str) -> Callable[[Sequence[bytes]], bool]:
+    """A predicate for the proxy: the command runs this script."""
+    sha, head = source(name).sha.encode(), f"-- {name}.lua".encode()
+    return lambda command: (
+        (command[0] == b"EVALSHA" and command[1] == sha) or (command[0] == b"EVAL" and head in command[1])
+    )
 
 
 def free_port() -> int:

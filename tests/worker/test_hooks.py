@@ -48,6 +48,7 @@ def test_each_is_told_in_order():
 
 ARGUMENTS = {
     "started": (a_job(),),
+    "ended": (a_job(),),
     "succeeded": (a_job(),),
     "retried": (a_job(), "ValueError: x"),
     "dead_lettered": (buried(),),

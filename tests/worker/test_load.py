@@ -28,9 +28,9 @@ def requests(monkeypatch):
     """Counts what drivers send, by kind: writes to a socket, each of one request or more."""
     counted = Counter()
 
-    async def exchange(self, commands, *, waits=False, original=AsyncDriver._exchange):
+    async def exchange(self, commands, *, wait_ms=0, original=AsyncDriver._exchange):
         counted["async"] += 1
-        return await original(self, commands, waits=waits)
+        return await original(self, commands, wait_ms=wait_ms)
 
     def exchange_blocking(self, commands, original=BlockingDriver._exchange):
         counted["blocking"] += 1
@@ -51,14 +51,20 @@ def cpu_s(pid):
 @TWO_BACKENDS
 @WINDOW
 def test_an_idle_worker_sends_a_request_a_second_at_most(new_server, requests, tmp_path, seconds):
-    """With default options. One in this process is counted by its driver, one in a process of its own by the server."""
+    """With default options, and jobs far ahead: each is the one that sleeps until they are due.
+
+    One in this process is counted by its driver, one in a process of its own by the server.
+    """
     ours, theirs = new_server(), new_server()
     with (
         Stream("jobs", redis=ours.url) as s,
+        Stream("jobs", redis=theirs.url) as other,
         redis.Redis.from_url(theirs.url, single_connection_client=True) as raw,
         fleet.Fleet(theirs.url, "jobs", tmp_path, worker={"block": 4.0}, lease=15) as f,
         working(Worker(s, print)),
     ):
+        for each in (s, other):
+            each.add_many(({"name": str(n)} for n in range(100)), delay=3600)
         pid = f.start().pid
         until(lambda: f.events.all("up"))
         time.sleep(FIRST_S)

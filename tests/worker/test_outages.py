@@ -9,10 +9,9 @@ from collections import Counter
 
 import pytest
 import redis
-from worker.fleet import effects, is_idle, load, quick, until, working
+from worker.fleet import effects, is_idle, is_script, load, quick, until, working
 
 from streamq import ConfigurationError, StreamqError
-from streamq._scripts import source
 from streamq.worker import maintenance
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
@@ -34,14 +33,6 @@ def owner(raw, stream):
 def names(letters):
     """Name and reason of each dead letter."""
     return sorted((letter.payload.decode().split('"name":"')[1].split('"')[0], letter.reason) for letter in letters)
-
-
-def is_script(name):
-    """A predicate for the proxy: the command runs this script."""
-    sha, head = source(name).sha.encode(), f"-- {name}.lua".encode()
-    return lambda command: (
-        (command[0] == b"EVALSHA" and command[1] == sha) or (command[0] == b"EVAL" and head in command[1])
-    )
 
 
 # --- the stream or the group is gone ------------------------------------------------------

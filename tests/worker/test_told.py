@@ -67,7 +67,7 @@ class Raising(Hooks):
     def _fail(self, *_):
         raise SystemExit("a hook must change nothing")
 
-    started = succeeded = retried = dead_lettered = released = lease_lost = unhealthy = healthy = _fail
+    started = ended = succeeded = retried = dead_lettered = released = lease_lost = unhealthy = healthy = _fail
 
 
 # --- hooks --------------------------------------------------------------------------------
@@ -169,6 +169,70 @@ def test_hooks_are_told_when_a_lease_is_lost(make_stream, kind, raw):
             go.set()
         until(lambda: ("lease_lost",) in told.of("J"))
     assert told.of("J") == [("started", 1), ("lease_lost",)]
+
+
+class Spans(Hooks):
+    """Keeps when handlers started and ended, by job."""
+
+    def __init__(self):
+        self.events = []
+
+    def started(self, job):
+        self.events.append(("started", job.payload["name"]))
+
+    def ended(self, job):
+        self.events.append(("ended", job.payload["name"]))
+
+    def running(self):
+        return sum(1 if what == "started" else -1 for what, _ in self.events)
+
+
+@TWO_BACKENDS
+def test_ended_is_told_once_after_each_start_however_it_ends(make_stream, kind):
+    s = make_stream(lease=5, retries=1)
+    spans, go = Spans(), threading.Event()
+
+    def end(name):
+        if name == "fails":
+            raise ValueError("as told")
+        if name == "rejected":
+            raise Reject("as told")
+
+    def body(payload):
+        if payload["name"] == "late":
+            go.wait(10)
+        end(payload["name"])
+
+    async def body_async(payload):
+        if payload["name"] == "late":
+            await asyncio.sleep(10)
+        end(payload["name"])
+
+    for name in ["good", "fails", "rejected", "late"]:
+        s.add({"name": name})
+    with working(quick(s, body if kind == "def" else body_async, hooks=[spans], timeout=0.3)):
+        until(lambda: s.inspect().dead == 3 and is_idle(s))
+        assert spans.running() == 0  # though the threads of the late one are still at work
+        go.set()
+    starts = {"good": 1, "fails": 2, "rejected": 1, "late": 2}
+    for name, count in starts.items():
+        mine = [what for what, whose in spans.events if whose == name]
+        assert mine == ["started", "ended"] * count
+
+
+@ONE_BACKEND
+def test_ended_is_told_for_each_job_of_a_batch_and_when_a_stop_cancels(make_stream):
+    s = make_stream(lease=5)
+    spans = Spans()
+
+    async def forever(jobs):
+        await asyncio.sleep(60)
+
+    s.add_many({"name": str(n)} for n in range(3))
+    with working(quick(s, forever, hooks=[spans], batch=3, batch_wait=1.0, drain=0.1)):
+        until(lambda: spans.running() == 3)
+    assert spans.running() == 0
+    assert spans.events[3:] == [("ended", str(n)) for n in range(3)]
 
 
 @pytest.mark.covers("R6")

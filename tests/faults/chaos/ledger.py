@@ -25,6 +25,9 @@ STOPPING: Final = {Fault.KILL, Fault.TERM, Fault.STOP, Fault.RESTART, Fault.FREE
 POISON_S = 0.3
 """How long after its start a poison has ended its process."""
 
+EARLY_S = 0.01
+"""What a retry may come early: clocks tell whole milliseconds."""
+
 HANDOVER_S = 0.05
 """Within this time of an event loop's getting free, what had waited for it is started."""
 
@@ -57,6 +60,7 @@ class Evidence:
         remains: Everything that was left where nothing should be, told in words.
         max_deliveries: Most starts of a job whose process dies.
         max_attempts: Most attempts of a job that fails.
+        retry_delay: Seconds that it waits for the next one.
         begin: When the first job was posted, on the clock of the events.
     """
 
@@ -73,6 +77,7 @@ class Evidence:
     remains: Sequence[str] = ()
     max_deliveries: int = 3
     max_attempts: int = 3
+    retry_delay: float = 0.0
     begin: float = 0.0
 
 
@@ -196,6 +201,27 @@ class Ledger:
                     others = ", ".join(run.start.name for run in beside)
                     yield self._of_job(name, "not alone", f"beside it in its last chance: {others}")
 
+    def attempts(self) -> Iterator[Violation]:
+        """Attempts are numbered from 1, each is made by one entry only, and each waits for its time."""
+        for name, runs in self._of.items():
+            if self.evidence.jobs[name].job_id is not None:
+                continue  # posted again, which makes more entries
+            made: dict[int, list[Run]] = defaultdict(list)
+            for run in runs:
+                made[run.start.attempt].append(run)
+            if sorted(made) != [*range(1, len(made) + 1)] or len(made) > self.evidence.max_attempts:
+                yield self._of_job(name, "attempts", f"it made the attempts {sorted(made)}")
+            for number, group in made.items():
+                entries = {run.start.entry_id for run in group}
+                if len(entries) > 1:
+                    yield self._of_job(
+                        name, "attempt twice", f"attempt {number} was made by the entries {sorted(entries)}"
+                    )
+                failed = min((run.end.at for run in made.get(number - 1, ()) if run.end), default=0.0)
+                waited = min(run.start.at for run in group) - failed
+                if waited < self.evidence.retry_delay - EARLY_S:
+                    yield self._of_job(name, "too early", f"attempt {number} began {waited:.3f} s after the one before")
+
     def reruns(self) -> Iterator[Violation]:
         """Nothing is run again unless something befell the process that ran it."""
         for name, runs in self._of.items():
@@ -315,7 +341,7 @@ class Ledger:
 
 
 _CHECKS: tuple[Callable[[Ledger], Iterator[Violation]], ...] = (
-    Ledger.fates, Ledger.letters, Ledger.starts, Ledger.reruns, Ledger.results, Ledger.processes, Ledger.remains,
+    Ledger.fates, Ledger.letters, Ledger.starts, Ledger.attempts, Ledger.reruns, Ledger.results, Ledger.processes, Ledger.remains,
 )  # fmt: skip
 
 

@@ -123,7 +123,7 @@ class Producer:
         raise TimeoutError("the server takes nothing any more")
 
     def _add(self, posting: Posting) -> None:
-        self._stream.add(posting.job.payload, job_id=posting.job.job_id)
+        self._stream.add(posting.job.payload, job_id=posting.job.job_id, delay=posting.job.payload.get("delay"))
 
     def _by_hand(self, posting: Posting) -> None:
         body = json.dumps(posting.job.payload, separators=(",", ":"))
@@ -137,6 +137,8 @@ class Producer:
         with suppress(redis.RedisError):
             self._plain.close()
         needle = f'"name":"{name}"'.encode()
+        if any(needle in packed for packed in insist(lambda: self._look.hvals(KEYS.jobs))):
+            return True
         for key in (KEYS.stream, KEYS.dead):
             entries = insist(lambda key=key: self._look.xrange(key))
             if any(needle in fields.get(b"job", b"") for _, fields in entries):

@@ -79,9 +79,60 @@ if code ~= GONE then return { code } end
         seconds=2.0,
     ),
     "unwritten-retry": Mutant(
-        what="a job that failed is acknowledged, but not queued again",
-        edits={"retry.lua": (("redis.call('XADD', stream, '*', unpack(fields))", "entry_id"),)},
+        what="a job that failed is acknowledged, but not scheduled again",
+        edits={
+            "retry.lua": (
+                ("put_timer(scheduled, jobs, wake, timer_id(group, job_id), now + delay, fields)", "new_id = ''"),
+            )
+        },
         rules=frozenset({"lost"}),
+        mix={Kind.PLAIN: 4, Kind.FLAKY: 1},
+        seconds=2.0,
+    ),
+    "unacknowledged-retry": Mutant(
+        what="a job that failed is scheduled again, but stays pending, without a body",
+        edits={"retry.lua": (("redis.call('XACK', stream, group, entry_id)\n", ""),)},
+        rules=frozenset({"unknown letter"}),
+        mix={Kind.PLAIN: 4, Kind.FLAKY: 1},
+        seconds=4.0,
+    ),
+    "unwritten-promotion": Mutant(
+        what="a job that is due is taken out, before it is in the stream",
+        edits={
+            "promote.lua": (
+                (
+                    "local over, dropped,",
+                    """
+if #due > 0 then
+  drop_timers(scheduled, jobs, due)
+  return redis.error_reply('ERR the entries come next')
+end
+local over, dropped,""",
+                ),
+            )
+        },
+        rules=frozenset({"lost"}),
+        mix={Kind.PLAIN: 4, Kind.FLAKY: 1, Kind.DELAYED: 1},
+        seconds=2.0,
+    ),
+    "repeated-promotion": Mutant(
+        what="a job that is due stays where it waits when it is in the stream, and is due again",
+        edits={
+            "promote.lua": (
+                (
+                    "if #over > 0 then drop_timers(scheduled, jobs, over) end",
+                    "for _, id in ipairs(over) do redis.call('ZADD', scheduled, now + 300, id) end",
+                ),
+            )
+        },
+        rules=frozenset({"effect twice", "attempt twice"}),
+        mix={Kind.PLAIN: 4, Kind.FLAKY: 1, Kind.DELAYED: 1},
+        seconds=2.0,
+    ),
+    "unwaiting-retry": Mutant(
+        what="a retry does not wait",
+        edits={"retry.lua": (("now + delay, fields", "now, fields"),)},
+        rules=frozenset({"too early"}),
         mix={Kind.PLAIN: 4, Kind.FLAKY: 1},
         seconds=2.0,
     ),

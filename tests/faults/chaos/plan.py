@@ -17,7 +17,8 @@ class Kind(StrEnum):
     PLAIN = "plain"
     CHOSEN = "chosen"  # a job ID of the producer's, and posted again now and then
     RESULT = "result"  # a chosen ID, and a result
-    FLAKY = "flaky"  # fails in its first attempts, then works
+    DELAYED = "delayed"  # waits for its time before its first attempt
+    FLAKY = "flaky"  # fails in its first attempts, each time waits for the next, then works
     FAILING = "failing"  # fails in every attempt
     REJECTED = "rejected"
     LONG = "long"  # works for longer than the lease
@@ -35,11 +36,12 @@ ENDS: Final[Mapping[Kind, str]] = {
 """The reason of the dead letter of those that must become one. All others must be done."""
 
 MIX: Final[Mapping[Kind, float]] = {
-    Kind.PLAIN: 58,
+    Kind.PLAIN: 50,
     Kind.CHOSEN: 14,
     Kind.RESULT: 6,
-    Kind.FLAKY: 7,
-    Kind.FAILING: 4,
+    Kind.DELAYED: 4,
+    Kind.FLAKY: 9,
+    Kind.FAILING: 6,
     Kind.REJECTED: 4,
     Kind.LONG: 2,
     Kind.BLOCKING: 1.5,
@@ -92,6 +94,8 @@ def _payload(name: str, kind: Kind, draw: random.Random) -> dict[str, Any]:
     match kind:
         case Kind.RESULT:
             payload["result"] = {"of": name}
+        case Kind.DELAYED:
+            payload["delay"] = round(draw.uniform(0.1, 2), 2)
         case Kind.FLAKY:
             payload |= {"do": "fail", "fails": draw.randint(1, 2)}
         case Kind.FAILING:

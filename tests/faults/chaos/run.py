@@ -24,7 +24,9 @@ from worker.fleet import options_of
 
 from streamq import Stream
 
-OPTIONS: Final[Mapping[str, Any]] = {"lease": 1.0, "max_deliveries": 3, "retries": 2, "crash_delay": 0.2}
+OPTIONS: Final[Mapping[str, Any]] = {
+    "lease": 1.0, "max_deliveries": 3, "retries": 2, "retry_delay": 0.4, "crash_delay": 0.2,
+}  # fmt: skip
 DRAIN_S: Final = 60.0
 """How long everything may take to come to its end once nothing is broken any more."""
 MUTANT_DRAIN_S: Final = 12.0
@@ -185,6 +187,7 @@ class _Laboratory:
             "ends": self.crew.ends(),
             "max_deliveries": OPTIONS["max_deliveries"],
             "max_attempts": OPTIONS["retries"] + 1,
+            "retry_delay": OPTIONS["retry_delay"],
             "begin": self.begin,
         }
         self.workers = self.crew.started()
