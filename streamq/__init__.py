@@ -40,6 +40,22 @@ if TYPE_CHECKING:
         Snapshot,
     )
     from streamq.options import StreamOptions
+    from streamq.snapshots import (
+        DeadLetterFigures,
+        Difference,
+        Finding,
+        FoundJob,
+        FoundLetter,
+        FullGroup,
+        FullSnapshot,
+        JobInGroup,
+        Member,
+        OldestPending,
+        OldestReady,
+        Omission,
+        Rates,
+        WorkerSettings,
+    )
     from streamq.stream import Stream
     from streamq.stream_async import AsyncStream
     from streamq.worker import Worker
@@ -58,6 +74,10 @@ _HOMES = {
         "Reclaimed", "Redriven", "Reject", "Release", "Result", "Retry", "ScheduledJob", "Snapshot",
     ),
     "streamq.options": ("StreamOptions",),
+    "streamq.snapshots": (
+        "DeadLetterFigures", "Difference", "Finding", "FoundJob", "FoundLetter", "FullGroup", "FullSnapshot",
+        "JobInGroup", "Member", "OldestPending", "OldestReady", "Omission", "Rates", "WorkerSettings",
+    ),
     "streamq.stream": ("Stream",),
     "streamq.stream_async": ("AsyncStream",),
     "streamq.worker": ("Worker",),
@@ -74,17 +94,30 @@ __all__ = [
     "ConfigurationError",
     "ConnectionLostError",
     "DeadLetter",
+    "DeadLetterFigures",
+    "Difference",
     "EffectError",
     "Effects",
     "Failed",
+    "Finding",
+    "FoundJob",
+    "FoundLetter",
+    "FullGroup",
+    "FullSnapshot",
     "GroupSnapshot",
     "Health",
     "Hooks",
     "Job",
     "JobEncodingError",
+    "JobInGroup",
     "JobStateError",
     "LeaseLostError",
+    "Member",
+    "OldestPending",
+    "OldestReady",
+    "Omission",
     "QueueFullError",
+    "Rates",
     "Reclaimed",
     "Redriven",
     "Reject",
@@ -99,6 +132,7 @@ __all__ = [
     "StreamOptions",
     "StreamqError",
     "Worker",
+    "WorkerSettings",
 ]
 
 

@@ -17,6 +17,7 @@ Every request names the keys it touches; all of one request share one hash tag, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -66,6 +67,8 @@ class Transaction(Generic[T_co]):
 Request: TypeAlias = Command[Any] | Script[Any] | Pipeline[Any] | Transaction[Any]
 Plan: TypeAlias = Generator[Request, Reply, T]
 
+_ENTRY_ID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
+
 
 def text(raw: bytes) -> str:
     """A name or an ID out of a reply. What was not written by us is shown, not trusted."""
@@ -81,6 +84,12 @@ def entry_order(entry_id: str) -> tuple[int, int]:
     """Sort key: entry IDs are two numbers, not text."""
     ms, _, seq = entry_id.partition("-")
     return int(ms), int(seq)
+
+
+def is_entry_id(value: str) -> bool:
+    """Whether a text is an entry ID: for others the server's commands raise an error."""
+    found = _ENTRY_ID.fullmatch(value)
+    return found is not None and max(int(found[1]), int(found[2])) < 2**64
 
 
 def scan(cursor: str, *options: Arg) -> Command[tuple[str, list[str]]]:

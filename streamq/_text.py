@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# Control characters, those that break a line or turn writing around, and halves of characters that no encoding can write.
-_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+INVISIBLE: Final = r"\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+"""Of a pattern's class: characters that break a line, turn writing around, or cannot be seen."""
+
+# With control characters, and halves of characters that no encoding can write.
+_UNSAFE: Final = re.compile(rf"[\x00-\x1f\x7f-\x9f{INVISIBLE}\ud800-\udfff]")
 
 
 def shown(text: str) -> str:

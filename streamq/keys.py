@@ -140,9 +140,8 @@ class Keys:
 
     @property
     def slot(self) -> int:
-        """Where all of them lie in a cluster: CRC16 (XMODEM) of the hash tag."""
-        tag = self.prefix.partition("{")[2].removesuffix("}")
-        return binascii.crc_hqx(tag.encode(), 0) % 16_384
+        """Where all of them lie in a cluster."""
+        return slot_of(self.stream)
 
     @property
     def pattern(self) -> str:

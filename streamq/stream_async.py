@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType, UnionType
-from typing import Any, Generic, Self, TypeAlias, TypeVar, cast, get_args, overload
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, cast, get_args, overload
 
 from streamq import connection
 from streamq._codec import EntryCodec
@@ -37,9 +37,10 @@ from streamq._spec import Spec
 from streamq.backoff import Backoff, to_ms
 from streamq.effects import Effects
 from streamq.errors import ConfigurationError, LeaseLostError
-from streamq.keys import Keys, check_name, is_whole
+from streamq.keys import Keys, check_flag, check_name, is_whole
 from streamq.messages import Added, DeadLetter, Job, Reclaimed, Redriven, Result, ScheduledJob, Snapshot
 from streamq.options import GroupStart, StreamOptions
+from streamq.snapshots import FoundJob, FullSnapshot
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -450,12 +451,41 @@ class AsyncStream(Generic[T]):
         """
         return await self._run(identity.once(self._spec, job_id, effects))
 
-    async def inspect(self) -> Snapshot:
+    @overload
+    async def inspect(self, *, full: Literal[False] = False) -> Snapshot: ...
+    @overload
+    async def inspect(self, *, full: Literal[True], payloads: bool = False) -> FullSnapshot: ...
+    async def inspect(self, *, full: bool = False, payloads: bool = False) -> Snapshot | FullSnapshot:
         """The stream at this moment. Changes nothing; works for a stream that was never used, and with read-only users.
 
-        Round trips: 1; 2 more per group with entries to read, up to 100 where the server does not know how many.
+        Args:
+            full: Whether to look into it: ages, consumers and whether they are alive, reasons of dead letters, memory,
+                settings on which workers differ, and a verdict. ``after.since(before)`` has rates, too.
+            payloads: With `full`, whether to bring the beginning of the oldest ready payloads.
+
+        Round trips: 1; 2 more per group with entries to read, up to 10 where the server does not know how many. With `full`
+        3 to 5, and as many where something must be counted: less than a hundred read commands in all.
         """
+        if check_flag(full, "full"):
+            return await self._run(inspect.full(self._spec, payloads=check_flag(payloads, "payloads")))
         return await self._run(inspect.snapshot(self._spec))
+
+    async def find(self, job_id: str, *, payloads: bool = False) -> FoundJob:
+        """Where a job is now, for each group, and how it got there. Changes nothing; works with read-only users.
+
+        Args:
+            job_id: The job's ID, as `add` returned it. Nothing is remembered of a job without a chosen one when it is done.
+            payloads: Whether to bring the beginning of its payload.
+
+        Returns:
+            Its state for each group, its dead letters, and what cannot be known: in a long stream not all is searched.
+
+        Raises:
+            ConfigurationError: The job ID is not valid.
+
+        Round trips: 4 to 20: less than a hundred read commands.
+        """
+        return await self._run(inspect.find(self._spec, job_id, payloads=check_flag(payloads, "payloads")))
 
     async def pause(self) -> bool:
         """Pause the stream, for all its groups: two seconds later nothing starts any more. What runs, ends as always.

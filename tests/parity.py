@@ -18,7 +18,7 @@ _TASKS = """Tasks of one event loop may share one; call `aclose` before the loop
 # Each must be used: a substitution that no longer matches is a mistake, not a no-op.
 _PLANS = (
     "add|add_many|read|reclaim|ack|commit|retry|reject|release|once|inspect|_operate|_run_behind|_run|list|"
-    "extend|cancel|promote|reschedule|run_now|result|pause|resume|trim|prune_consumers|delete|get|redrive|purge|create|drop"
+    "extend|find|cancel|promote|reschedule|run_now|result|pause|resume|trim|prune_consumers|delete|get|redrive|purge|create|drop"
 )
 SUBSTITUTIONS = (
     (

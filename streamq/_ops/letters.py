@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
 
 from streamq import _scripts_upkeep
-from streamq._requests import Command, Pipeline, Plan, ask, ask_each, text
+from streamq._letters import letter_of
+from streamq._requests import Command, Pipeline, Plan, ask, ask_each, is_entry_id, text
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, StreamqError
 from streamq.keys import check_id, is_whole
@@ -27,8 +26,6 @@ MAX_REDRIVES = 1_000_000
 PURGED = 20
 """Letters of one request of `purge`."""
 
-_ENTRY_ID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
-
 
 def listing(spec: Spec[T], *, count: int, after: str | None) -> Plan[list[DeadLetter]]:
     """Dead letters, oldest first. One request."""
@@ -36,7 +33,7 @@ def listing(spec: Spec[T], *, count: int, after: str | None) -> Plan[list[DeadLe
     name = spec.keys.name
 
     def decode(reply: Any) -> list[DeadLetter]:
-        return [_letter(name, text(letter_id), fields) for letter_id, fields in reply]
+        return [letter_of(name, text(letter_id), fields) for letter_id, fields in reply]
 
     return (yield from ask(Command(("XRANGE", spec.keys.dead, start, "+", "COUNT", count), (spec.keys.dead,), decode)))
 
@@ -48,8 +45,8 @@ def get(spec: Spec[T], letter_id: str) -> Plan[DeadLetter | None]:
     found = yield from ask(Command(("XRANGE", dead, entry_id, entry_id, "COUNT", 1), (dead,), _rows))
     if not found:
         return None
-    letter = _letter(name, *found[0])
-    if letter.reason != "oversized" or letter.fields or not _is_entry_id(letter.source_id):
+    letter = letter_of(name, *found[0])
+    if letter.reason != "oversized" or letter.fields or not is_entry_id(letter.source_id):
         return letter
     source = letter.source_id
     kept = yield from ask(Command(("XRANGE", stream, source, source, "COUNT", 1), (stream,), _rows))
@@ -140,13 +137,8 @@ def _batches(letter_ids: Iterable[str], size: int) -> Iterator[Sequence[str]]:
         yield seen
 
 
-def _is_entry_id(value: str) -> bool:
-    found = _ENTRY_ID.fullmatch(value)
-    return found is not None and max(int(found[1]), int(found[2])) < 2**64
-
-
 def _checked(letter_id: str) -> str:
-    if not isinstance(letter_id, str) or not _is_entry_id(letter_id):
+    if not isinstance(letter_id, str) or not is_entry_id(letter_id):
         raise ConfigurationError(f"{letter_id!r:.80} is no ID of a dead letter: those look like 1700000000000-0")
     return letter_id
 
@@ -161,49 +153,3 @@ def _pairs(flat: list[bytes]) -> tuple[tuple[bytes, bytes], ...]:
 
 def _ms(reply: Any) -> int:
     return int(reply[0]) * 1000 + int(reply[1]) // 1000
-
-
-_META = frozenset(
-    f"dead:{name}".encode()
-    for name in (
-        "reason", "error", "source", "job_id", "group", "consumer",
-        "deliveries", "attempts", "enqueued_at", "at", "redrives",
-    )
-)  # fmt: skip
-
-
-def _letter(stream: str, letter_id: str, fields: list[bytes]) -> DeadLetter:
-    meta: dict[bytes, bytes] = {}
-    original: list[tuple[bytes, bytes]] = []
-    for name, value in zip(fields[::2], fields[1::2], strict=True):
-        if name in _META and name not in meta and not original:
-            meta[name] = value  # ours come first; the same name later was the producer's
-        else:
-            original.append((name.removeprefix(b"dead:") if name.startswith(b"dead:dead:") else name, value))
-
-    def word(name: str) -> str:
-        return text(meta.get(f"dead:{name}".encode(), b""))
-
-    def number(name: str) -> int:
-        value = meta.get(f"dead:{name}".encode(), b"")
-        return int(value) if value.isdigit() and len(value) <= 15 else 0  # noqa: PLR2004  # a foreign one may be huge
-
-    def moment(name: str) -> datetime | None:
-        return datetime.fromtimestamp(ms / 1000, UTC) if 0 < (ms := number(name)) < 10**14 else None
-
-    return DeadLetter(
-        id=letter_id,
-        reason=word("reason"),
-        error=word("error"),
-        stream=stream,
-        source_id=word("source"),
-        job_id=word("job_id"),
-        group=word("group"),
-        consumer=word("consumer"),
-        deliveries=number("deliveries"),
-        attempts=number("attempts"),
-        redrives=number("redrives"),
-        enqueued_at=moment("enqueued_at"),
-        died_at=moment("at"),
-        fields=tuple(original),
-    )

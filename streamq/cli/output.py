@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from streamq._text import shown
+from streamq._text import INVISIBLE, shown
 
 Url = Annotated[
     str | None,
@@ -35,7 +35,7 @@ MANY: Final = 100
 """From so many on, progress is shown."""
 
 # What JSON may hold as it is, but no terminal should get: see `streamq._text`. The rest of it JSON escapes by itself.
-_UNSAFE_IN_JSON: Final = re.compile(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_UNSAFE_IN_JSON: Final = re.compile(rf"[\x7f-\x9f{INVISIBLE}]")
 
 
 def print_json(value: Any, *, indent: int = 2) -> None:

@@ -17,8 +17,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload
 
-import msgspec
-
 import streamq
 from streamq._ops import read as reading
 from streamq.backoff import to_ms
@@ -423,7 +421,7 @@ class Worker(Generic[T]):
             journal=self._journal,
             is_solo=self._is_solo,
             leaves_last=self._leaves_last,
-            about=msgspec.json.encode(about),
+            about=about,
         )
 
 

@@ -74,6 +74,7 @@ class Fetcher:
         self._driver = driver
         self._post = post
         self._lane = post.lane
+        self._beat = maintenance.beat(spec, post.about)
         self._block_ms = block_ms
         self._looked_at = float("-inf")
         self._failures: dict[str, int] = {}
@@ -299,7 +300,7 @@ class Fetcher:
                 self._post.consumer,
                 may_reclaim=may_reclaim,
                 is_solo=self._post.is_solo,
-                beat=self._post.about,
+                beat=self._beat,
             )
         )
         self._reached("maintain")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
 
 from streamq import _scripts_upkeep
 from streamq._flows import intake
@@ -13,6 +15,7 @@ from streamq._requests import Plan, ask
 from streamq._scripts_upkeep import Role, Tick
 from streamq._spec import Spec
 from streamq.messages import Reclaimed
+from streamq.snapshots import WorkerSettings
 from streamq.worker import log
 
 T = TypeVar("T")
@@ -49,6 +52,11 @@ def tick_ms(lease_ms: int) -> int:
 def sweep_ms(slice_ms: int) -> int:
     """Time between two looks for job IDs that are due: a quarter of the time that a slice of them is written."""
     return min(max(slice_ms // 4, SHORTEST_SWEEP_MS), LONGEST_SWEEP_MS)
+
+
+def beat(spec: Spec[T], about: Mapping[str, Any]) -> bytes:
+    """What a worker says of itself on this stream: who it is, and what it and others must agree on."""
+    return msgspec.json.encode({**about, "group": spec.options.group, "settings": WorkerSettings.of(spec.options)})
 
 
 def tick(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from streamq.errors import StreamqError
 from streamq.messages import Reason
@@ -19,8 +19,8 @@ class Post(Protocol):
     prefetch: int
     is_solo: bool
     last_patience_ms: int
-    about: bytes
-    """Who this worker is, for `inspect`."""
+    about: Mapping[str, Any]
+    """Who this worker is, for `inspect`; as JSON."""
     stalled_at: float
     """When the event loop last stood still for a good part of a lease."""
     lane: Lane

@@ -80,7 +80,7 @@ class Runner:
         journal: For a supervisor.
         is_solo: Whether only jobs with a single start left are taken.
         leaves_last: Whether those are left to another process first.
-        about: Who this worker is, for `inspect`.
+        about: Who this worker is, for `inspect`; as JSON.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Runner:
         journal: Journal | None,
         is_solo: bool,
         leaves_last: bool,
-        about: bytes,
+        about: Mapping[str, Any],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.consumer = consumer

@@ -20,13 +20,17 @@ from streamq import (
     DeadLetter,
     Effects,
     Failed,
+    FoundJob,
+    FullSnapshot,
     GroupSnapshot,
     Health,
     Hooks,
     Job,
+    JobInGroup,
     JobStateError,
     LeaseLostError,
     QueueFullError,
+    Rates,
     Reclaimed,
     Redriven,
     Reject,
@@ -186,6 +190,8 @@ def operate() -> None:
     if result.state == "done":
         print(result.value["total"])
     assert_type(orders.once("x", Effects().incrby("n")), bool)
+    assert_type(orders.inspect(full=True).groups["workers"].rates, Rates | None)
+    assert_type(orders.find("order:17"), FoundJob)
     seen = orders.inspect()
     assert_type(seen, Snapshot)
     assert_type(seen.groups["mail"], GroupSnapshot)
@@ -370,6 +376,8 @@ async def with_asyncio() -> None:
         assert_type(await stream.scheduled.run_now("x"), str)
         assert_type(await stream.result("x"), Result)
         assert_type(await stream.inspect(), Snapshot)
+        assert_type(await stream.inspect(full=True), FullSnapshot)
+        assert_type((await stream.find("order:17")).groups, list[JobInGroup])
         assert_type(await stream.dead_letters.list(), list[DeadLetter])
         assert_type(await stream.dead_letters.redrive("1-0"), Redriven)
         assert_type(await stream.dead_letters.purge("1-0"), int)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 
 import pytest
 from worker.fleet import is_idle, quick, until, working
 
+from streamq import WorkerSettings
 from streamq.worker import maintenance
 
 
@@ -106,3 +108,17 @@ def test_upkeep_of_an_empty_stream_warns_of_nothing(make_stream, handler, raw, o
         until(lambda: raw.exists(s._spec.keys.stream))
         time.sleep(0.5)
     assert caplog.records == []
+
+
+def test_a_worker_says_who_it_is_and_how_it_is_set(make_stream, handler, raw, often):
+    s = make_stream(lease=7, groups=("audit",))
+    worker = quick(s, handler(lambda payload, job: None))
+    with working(worker):
+        until(lambda: raw.hlen(s._spec.keys.workers))
+        found = s.inspect(full=True)
+        group = found.groups["workers"]
+        [member] = group.members
+        assert (member.name, member.alive, member.pid, group.live) == (worker.consumer, True, os.getpid(), 1)
+        assert (found.settings, group.lease) == (WorkerSettings.of(s.options), 7.0)
+        assert found.differences == []
+        assert found.groups["audit"].live == 0
