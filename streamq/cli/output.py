@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
@@ -34,14 +34,25 @@ REFUSED: Final = 3
 MANY: Final = 100
 """From so many on, progress is shown."""
 
+MOST_IN_A_TABLE: Final = 10_000
+"""Rows of a table are kept until it is printed."""
+
+ID_CHARS, ERROR_CHARS, FIELD_CHARS, PAYLOAD_CHARS = 512, 80, 500, 4_000
+"""Most characters of each that are shown in a table."""
+
 # What JSON may hold as it is, but no terminal should get: see `streamq._text`. The rest of it JSON escapes by itself.
 _UNSAFE_IN_JSON: Final = re.compile(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def print_json(value: Any, *, indent: int = 2) -> None:
     """Print a value as JSON, over several lines, or with an indent of -1 on one."""
+    sys.stdout.write(json_text(value, indent=indent) + "\n")
+
+
+def json_text(value: Any, *, indent: int = -1) -> str:
+    """A value as JSON that no terminal takes for orders."""
     written = msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
-    sys.stdout.write(_UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", written) + "\n")
+    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
 
 
 def fail(message: str) -> None:
@@ -58,6 +69,21 @@ def brief(text: str, size: int) -> str:
     """`text` made safe to show, in at most `size` characters."""
     whole = shown(text[: size + 1])
     return whole if len(whole) <= size else whole[: size - 4] + " ..."
+
+
+def sheet(lines: Iterable[tuple[str, str]]) -> None:
+    """Print titles and values, one below the other; one without a title is a payload."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for title, value in lines:
+        size = max(FIELD_CHARS, ID_CHARS) if title else PAYLOAD_CHARS
+        table.add_row(Text(brief(title, ID_CHARS)), Text(brief(value, size)))
+    Console().print(table)
 
 
 def confirm(what: str, *, yes: bool) -> None:
