@@ -44,9 +44,9 @@ def stored(
 ) -> Plan[list[tuple[DeadLetter, Fields]]]:
     """Dead letters, oldest first, or the one of an ID, each with all the fields that are stored of it. One request."""
     dead, name = spec.keys.dead, spec.keys.name
-    start, end = ("-", "+") if only is None else (_checked(only), only)
+    start, end = ("-", "+") if only is None else (check_letter_id(only), only)
     if after is not None:
-        start = f"({_checked(after)}"
+        start = f"({check_letter_id(after)}"
 
     def decode(reply: Any) -> list[tuple[DeadLetter, Fields]]:
         return [(_letter(name, text(letter_id), fields), _pairs(fields)) for letter_id, fields in reply]
@@ -163,7 +163,7 @@ def _batches(letter_ids: Iterable[str], size: int) -> Iterator[Sequence[str]]:
         raise ConfigurationError(f"IDs of dead letters must be a str or several, not {letter_ids!r:.80}")
     seen: list[str] = []
     for letter_id in letter_ids:
-        seen.append(_checked(letter_id))
+        seen.append(check_letter_id(letter_id))
         if len(seen) == size:
             yield seen
             seen = []
@@ -176,7 +176,7 @@ def _is_entry_id(value: str) -> bool:
     return found is not None and max(int(found[1]), int(found[2])) < 2**64
 
 
-def _checked(letter_id: str) -> str:
+def check_letter_id(letter_id: str) -> str:
     if not isinstance(letter_id, str) or not _is_entry_id(letter_id):
         raise ConfigurationError(f"{letter_id!r:.80} is no ID of a dead letter: those look like 1700000000000-0")
     return letter_id

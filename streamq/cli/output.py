@@ -6,12 +6,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 import typer
 
 from streamq._text import shown
+from streamq.errors import StreamqError
 
 Url = Annotated[
     str | None,
@@ -108,6 +109,29 @@ def confirm(what: str, *, yes: bool) -> None:
     if answer.strip().lower() not in {b"y", b"yes"}:
         fail("not confirmed: cancelled, nothing changed")
         raise typer.Exit(REFUSED)
+
+
+class Counted(Protocol):
+    """What a command says at its end of the many that it was about."""
+
+    matched: int
+
+
+@contextmanager
+def told_if_broken_off(report: Counted, done: Callable[[], int], past: str, *, as_json: bool) -> Iterator[None]:
+    """Say how many something was done to, if it ends by an error or by Ctrl-C. `past` is what was done."""
+    try:
+        yield
+    except (StreamqError, KeyboardInterrupt) as error:
+        count = done()
+        if count and as_json:
+            print_json(report)
+        if count or isinstance(error, KeyboardInterrupt):
+            fail(
+                f"broken off: at least {count:,} of {report.matched:,} were {past}, and stay so; "
+                "to go on, give the same command again"
+            )
+        raise
 
 
 @contextmanager

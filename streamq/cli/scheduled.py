@@ -25,8 +25,9 @@ from streamq.cli.output import (
     progress,
     say,
     sheet,
+    told_if_broken_off,
 )
-from streamq.errors import ConfigurationError, StreamqError
+from streamq.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from streamq.cli.changes import Change, Changed
@@ -379,17 +380,11 @@ def _change(change: Change, on: _On, *, yes: bool, as_json: bool) -> None:
             if changed.matched:
                 jobs = "1 job" if changed.matched == 1 else f"{changed.matched:,} jobs"
                 confirm(f"{change.name} {jobs} of stream {on.stream}{which}", yes=yes)
-        try:
+        with told_if_broken_off(changed, lambda: changed.done, change.past, as_json=as_json):
             if ids:
                 _change_named(timers, change, ids, changed, as_json=as_json)
             else:
                 _change_many(timers, change, until, changed)
-        except (StreamqError, KeyboardInterrupt):
-            if changed.done and as_json:
-                print_json(changed)
-            if changed.done:
-                fail(f"broken off: at least {changed.done:,} of {changed.matched:,} were {change.past}, and stay so")
-            raise
     if as_json:
         print_json(changed)
     elif not ids or len(ids) > 1:
