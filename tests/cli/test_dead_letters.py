@@ -266,7 +266,7 @@ def test_redrive_by_filters_leaves_the_others(several, cli):
     done = json.loads(cli("redrive", "--group", "workers", "--reason", "rejected", "--yes", "--json").stdout)
     assert (done["matched"], done["moved"], done["letters"]) == (1, 1, [])
     assert [letter.reason for letter in several.dead_letters.list()] == ["undecodable", "attempts", "rejected"]
-    assert [job.payload for job in several.read("w", count=9)] == [{"n": 0}, {"n": 1}]
+    assert [job.payload for job in several.read("w", count=9)][-2:] == [{"n": 0}, {"n": 1}]
 
 
 @ON_ONE
@@ -287,7 +287,7 @@ def test_what_is_broken_off_goes_on(stream, redis_url, cli):
     with subprocess.Popen(
         command, env=environ(STREAMQ_URL=redis_url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        servers.until(lambda: len(stream.dead_letters.list()) < 6, 60)
+        look.until(lambda: len(stream.dead_letters.list()) < 6, timeout=60)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
     left = [letter.id for letter in stream.dead_letters.list()]
@@ -416,15 +416,15 @@ def test_what_is_exported_can_be_put_back(stream, cli, raw, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, f"3 letters written to {file}\n", "")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [file]
-    before = look.dumps(raw, stream.name)
+    before = look.entries(raw, stream._spec.keys.dead)
     letters = stream.dead_letters.list()
-    stream.dead_letters.purge(older_than=0)
+    raw.delete(stream._spec.keys.dead)
     for line in file.read_text().splitlines():
         row = json.loads(line)
         flat = [bytes_of(part) for pair in row["stored"] for part in pair]
         look.call(raw, "XADD", stream._spec.keys.dead, row["id"], *flat)
     assert stream.dead_letters.list() == letters
-    assert set(look.dumps(raw, stream.name)) == set(before)
+    assert look.entries(raw, stream._spec.keys.dead) == before
     assert [row["payload_bytes"] for row in map(json.loads, cli("export", "-").stdout.splitlines())] == [2, 7, 7]
     assert cli("export", "-", "--reason", "rejected", "--limit", "1").stdout.count("\n") == 1
 
@@ -509,9 +509,12 @@ def test_nothing_speaks_to_the_terminal(stream, cli, raw):
 @ON_ONE
 def test_a_key_of_another_type(cli, raw, ns):
     raw.set(Keys(ns).dead, "no letters")
-    for args in (("list",), ("show", "1-1"), ("redrive", "1-1"), ("purge", "--all", "--yes"), ("export", "-")):
+    for args in (("list",), ("show", "1-1"), ("redrive", "--all"), ("purge", "--all", "--yes"), ("export", "-")):
         done = cli(*args)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), args
+    refused = cli("redrive", "1-1")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "is refused: WRONGTYPE" in refused.stderr
 
 
 # --- bad input ------------------------------------------------------------------------------
@@ -588,7 +591,6 @@ def test_the_docs_show_what_it_prints(redis_url, ns, tmp_path, monkeypatch):
         Stream("orders", **where, options=StreamOptions(retry=Backoff.constant(0, limit=1))) as workers,
         Stream("orders", **where, options=StreamOptions(group="mail")) as mail,
     ):
-        mail.groups.create("mail")
         workers.add({"n": 17}, job_id="order:17")
         for job in workers.read("w") + workers.read("w"):
             workers.retry(job, "HTTP 503 from payments")
@@ -596,12 +598,9 @@ def test_the_docs_show_what_it_prints(redis_url, ns, tmp_path, monkeypatch):
             workers.retry(job, "HTTP 503 from payments")
         workers.add({"n": 18}, job_id="order:18")
         workers.reject(workers.read("w")[0], "no such customer")
+        mail.groups.create("mail", start="new")
         workers.add({"n": 19}, job_id="order:19")
-        for job in mail.read("m", count=10):
-            if job.id == "order:19":
-                mail.reject(job, "mailbox is full")
-            else:
-                mail.ack(job)
+        mail.reject(mail.read("m")[0], "mailbox is full")
         workers.add({"n": 18}, job_id="order:18")
         ids = [letter.id for letter in workers.dead_letters.list()]
     monkeypatch.chdir(tmp_path)
