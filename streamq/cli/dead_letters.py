@@ -23,6 +23,7 @@ from streamq.cli.output import (
     Yes,
     brief,
     confirm,
+    console,
     fail,
     print_json,
     progress,
@@ -41,6 +42,11 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+
+WIDE = 100
+"""On a narrower screen the table leaves deliveries and attempts to `show`, so that it can be read."""
+
+REASON_CHARS = 20
 
 Name = Annotated[str, typer.Argument(help="Stream.", show_default=False)]
 LetterIds = Annotated[
@@ -128,7 +134,7 @@ def list_(
 
     if all_ and (limit is not None or not as_json):
         raise ConfigurationError("--all goes with --json and without --limit: a table is cut, and goes on with --after")
-    which = Filters(ids, reason, error, group, older_than, after, None if all_ else limit or 100)
+    which = Filters(ids, reason, error, group, older_than, after, limit or (None if all_ or ids else 100))
     with Letters(name, url, deployment) as letters:
         if all_:
             for letter, _ in which.each(letters):
@@ -143,7 +149,7 @@ def list_(
     elif rows:
         _table(rows, now, payloads=show_payloads)
         if following is not None:
-            say(f"... there are more: raise --limit, or go on with --after {following}")
+            say(f"... there {'may be' if which.any else 'are'} more: raise --limit, or go on with --after {following}")
     else:
         say(_none(name, which))
 
@@ -154,15 +160,17 @@ def _none(name: str, which: Filters) -> str:
 
 
 def _table(rows: Sequence[Row], now: datetime, *, payloads: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    screen = console()
+    counts = screen.width >= WIDE
     table = Table()
-    table.add_column("letter ID", no_wrap=True)
-    for title in ("reason", "job ID", "group"):
+    for title in ("letter ID", "reason"):
+        table.add_column(title, no_wrap=True)
+    for title in ("job ID", "group"):
         table.add_column(title, overflow="fold")
-    for title in ("deliveries", "attempts"):
+    for title in ("deliveries", "attempts") if counts else ():
         table.add_column(title, justify="right")
     table.add_column("died", no_wrap=True)
     table.add_column("last error", overflow="fold")
@@ -171,11 +179,10 @@ def _table(rows: Sequence[Row], now: datetime, *, payloads: bool) -> None:
     for row in rows:
         cells = [
             row.id,
-            brief(row.reason, ID_CHARS),
+            brief(row.reason, REASON_CHARS),
             brief(row.job_id, ID_CHARS),
             brief(row.group, ID_CHARS),
-            f"{row.deliveries:,}",
-            f"{row.attempts:,}",
+            *([f"{row.deliveries:,}", f"{row.attempts:,}"] if counts else []),
             "" if row.died_at is None else times.relative(row.died_at, now),
             brief(row.error, ERROR_CHARS),
         ]
@@ -184,7 +191,7 @@ def _table(rows: Sequence[Row], now: datetime, *, payloads: bool) -> None:
                 brief(row.payload or f"base64: {row.payload_base64}" if row.payload_bytes else "", PAYLOAD_CHARS)
             )
         table.add_row(*(Text(cell) for cell in cells))
-    Console().print(table)
+    screen.print(table)
 
 
 @app.command()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import msgspec
 import typer
 
 from streamq._text import shown
 from streamq.errors import StreamqError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Url = Annotated[
     str | None,
@@ -40,6 +44,8 @@ MOST_IN_A_TABLE: Final = 10_000
 
 ID_CHARS, ERROR_CHARS, FIELD_CHARS, PAYLOAD_CHARS = 512, 80, 500, 4_000
 """Most characters of each that are shown in a table."""
+
+PIPED_WIDTH: Final = 160
 
 # What JSON may hold as it is, but no terminal should get: see `streamq._text`. The rest of it JSON escapes by itself.
 _UNSAFE_IN_JSON: Final = re.compile(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -72,9 +78,18 @@ def brief(text: str, size: int) -> str:
     return whole if len(whole) <= size else whole[: size - 4] + " ..."
 
 
+def console() -> Console:
+    """Where tables go; what is piped is as wide as `COLUMNS` says, or wide enough not to be broken up."""
+    from rich.console import Console
+
+    found = Console()
+    if not found.is_terminal and "COLUMNS" not in os.environ:
+        found.width = PIPED_WIDTH
+    return found
+
+
 def sheet(lines: Iterable[tuple[str, str]]) -> None:
     """Print titles and values, one below the other; one without a title is a payload."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -84,7 +99,7 @@ def sheet(lines: Iterable[tuple[str, str]]) -> None:
     for title, value in lines:
         size = max(FIELD_CHARS, ID_CHARS) if title else PAYLOAD_CHARS
         table.add_row(Text(brief(title, ID_CHARS)), Text(brief(value, size)))
-    Console().print(table)
+    console().print(table)
 
 
 def confirm(what: str, *, yes: bool) -> None:

@@ -20,6 +20,7 @@ from streamq.cli.output import (
     Yes,
     brief,
     confirm,
+    console,
     fail,
     print_json,
     progress,
@@ -141,7 +142,6 @@ def _row(job: ScheduledJob) -> dict[str, Any]:
 
 
 def _table(jobs: list[ScheduledJob], now: datetime) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -163,7 +163,7 @@ def _table(jobs: list[ScheduledJob], now: datetime) -> None:
             brief(error, ERROR_CHARS),
         )
         table.add_row(*(Text(cell) for cell in cells))
-    Console().print(table)
+    console().print(table)
 
 
 def _place(job: ScheduledJob) -> str:

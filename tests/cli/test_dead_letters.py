@@ -176,8 +176,22 @@ def test_a_table_is_cut_and_goes_on(stream, cli):
     assert "more" not in rest.stdout
     page = json.loads(cli("list", "--json", "--limit", "130").stdout)
     assert ([row["id"] for row in page["letters"]], page["next"]) == (ids, None)
+    named = [word for letter_id in ids for word in ("--id", letter_id)]
+    assert [row["id"] for row in listed(cli("list", "--json", *named))] == ids
+    assert "there may be more" in cli("list", "--reason", "rejected", "--limit", "129").stdout
     assert json.loads(cli("list", "--json", "--limit", "129").stdout)["next"] == ids[128]
     assert [json.loads(line)["id"] for line in cli("list", "--json", "--all").stdout.splitlines()] == ids
+
+
+@ON_ONE
+def test_a_narrow_screen_can_be_read(several, cli):
+    told = cli("list", COLUMNS="80", FORCE_COLOR="1", TERM="xterm").stdout
+    lines = re.sub(r"\x1b\[\d+m", "", told).splitlines()
+    assert max(map(len, lines)) <= 80
+    for letter in several.dead_letters.list():
+        assert any(line.startswith(f"│ {letter.id} │ {letter.reason} ") for line in lines)
+    assert "deliveries" not in told
+    assert "deliveries" in cli("list", COLUMNS="100").stdout
 
 
 @ON_ONE
