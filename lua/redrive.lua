@@ -10,8 +10,11 @@
 -- ARGV[2]  job ID to give it, or '' for its own
 -- ARGV[3]  most redrives that the job may have had
 -- ARGV[4]  slice length in ms
+-- ARGV[5]  1 only to say what would become of it
+-- ARGV[6]  1 to give it another payload
+-- ARGV[7]  that payload, else ''
 --
--- Returns  { 1, entry ID }      added again under that ID; the letter is gone
+-- Returns  { 1, entry ID }      added again under that ID; the letter is gone. '' if nothing was to be written
 --          { 0 }                there is no such letter
 --          { -1, state }        its job ID is scheduled, ready, pending or done again: superseded; nothing was written
 --          { -2, why }          it cannot be redriven; nothing was written
@@ -19,7 +22,7 @@
 --
 -- Atomic because the job must be dead or ready, never both, never neither; so two redrives of one letter make one run. XADD
 -- is the write that can fail, so it comes first. Only the letter's group handles the entry (sq:group). All fields but ours
--- are kept byte for byte and in order. Redis >= 6.2.
+-- are kept byte for byte and in order; another payload stands where the first field job stood. Redis >= 6.2.
 -- Uses: fence, ids, groups, records, types, letters, timers
 
 local stream = KEYS[1]
@@ -32,6 +35,8 @@ local letter_id = ARGV[1]
 local new_id = ARGV[2]
 local most = tonumber(ARGV[3])
 local slice_ms = tonumber(ARGV[4])
+local only_look = ARGV[5] == '1'
+local payload = ARGV[6] == '1' and ARGV[7] or nil
 
 local REPLACED = { ['sq:id'] = true, ['sq:generated'] = true, ['sq:at'] = true, ['sq:attempt'] = true,
   ['sq:group'] = true, ['sq:errors'] = true, ['sq:redrives'] = true }
@@ -55,8 +60,10 @@ for i = 1, #original, 2 do
   else
     fields[#fields + 1] = original[i]
     fields[#fields + 1] = original[i + 1]
+    if payload and original[i] == 'job' then fields[#fields], payload = payload, nil end
   end
 end
+if payload then fields[#fields + 1], fields[#fields + 2] = 'job', payload end
 local group = about.group
 if about.reason == 'unknown_group' then group = ours['sq:group'] or group end
 local exists = false
@@ -91,6 +98,7 @@ if chosen then
   if state then return { -1, state } end
 end
 
+if only_look then return { 1, '' } end
 local enqueued = ours['sq:at'] or about.enqueued_at or string.match(about.source, '^%d+')
 local again = { 'sq:id', job_id, 'sq:at', enqueued, 'sq:group', group, 'sq:redrives', redrives }
 if not chosen then again[#again + 1], again[#again + 2] = 'sq:generated', '1' end

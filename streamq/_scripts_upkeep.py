@@ -155,7 +155,14 @@ def delete(keys: Keys, *, force: bool) -> Script[int | Left]:
 
 
 def redrive(
-    keys: Keys, options: StreamOptions, *, letter_id: str, new_id: str | None, max_redrives: int
+    keys: Keys,
+    options: StreamOptions,
+    *,
+    letter_id: str,
+    new_id: str | None,
+    max_redrives: int,
+    payload: bytes | None = None,
+    only_look: bool = False,
 ) -> Script[tuple[int, str]]:
     """``redrive.lua``: (1 moved, 0 missing, -1 superseded, -2 refused; entry ID, state, or why)."""
 
@@ -165,7 +172,10 @@ def redrive(
     return Script(
         "redrive",
         (keys.stream, keys.dead, keys.scheduled, keys.meta, *keys.ids, *keys.done),
-        (letter_id, new_id or "", max_redrives, options.slice_ms),
+        (
+            *(letter_id, new_id or "", max_redrives, options.slice_ms),
+            *(int(only_look), int(payload is not None), payload or b""),
+        ),
         decode,
     )
 

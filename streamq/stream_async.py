@@ -713,7 +713,15 @@ class AsyncDeadLetters(Generic[T]):
         found: DeadLetter | None = await self._run(letters.get(self._spec, letter_id))
         return found
 
-    async def redrive(self, letter_ids: str | Iterable[str], *, new_id: str | None = None, max_redrives: int = 5) -> Redriven:
+    async def redrive(
+        self,
+        letter_ids: str | Iterable[str],
+        *,
+        new_id: str | None = None,
+        payload: bytes | None = None,
+        max_redrives: int = 5,
+        dry_run: bool = False,
+    ) -> Redriven:
         """Give jobs back to the groups that gave them up: when this returns, each is ready, and its letter is gone.
 
         A job begins again with all its attempts and deliveries, and with the same fields byte for byte and in order, but for
@@ -722,21 +730,28 @@ class AsyncDeadLetters(Generic[T]):
         Args:
             letter_ids: One ID, or several.
             new_id: A job ID to give it instead of its own, for one letter only.
+            payload: Another payload, for one letter only, encoded as the old one was: it takes its place in the same step,
+                unchecked but for `max_payload`. Everything else stays as it was.
             max_redrives: How often a job may be redriven in all. It keeps a script that redrives whatever dies from
                 going round with a job that always dies.
+            dry_run: Change nothing: say what would become of each now. Entry IDs in ``moved`` are empty then.
 
         Returns:
             What became of each letter. One whose job ID is queued, running or done again is ``superseded`` and stays.
 
         Raises:
-            ConfigurationError: An ID is not valid, or `new_id` is given for several. Nothing more was moved.
+            ConfigurationError: An ID is not valid, or `new_id` or `payload` is given for several. Nothing more was moved.
+            JobEncodingError: `payload` is too large.
             StreamqError: Anything that broke off the work; ``partial`` holds what was done before it.
 
         Round trips: 1 per 10. Atomic: each letter (a script).
         """
-        if new_id is not None and not isinstance(letter_ids, str):
-            raise ConfigurationError("new_id can be given to one letter only: pass its ID as a str")
-        plan = letters.redrive(self._spec, letter_ids, new_id=new_id, max_redrives=max_redrives)
+        for name, value in (("new_id", new_id), ("payload", payload)):
+            if value is not None and not isinstance(letter_ids, str):
+                raise ConfigurationError(f"{name} can be given to one letter only: pass its ID as a str")
+        plan = letters.redrive(
+            self._spec, letter_ids, new_id=new_id, max_redrives=max_redrives, payload=payload, dry_run=dry_run
+        )
         done: Redriven = await self._operate(plan)
         return done
 

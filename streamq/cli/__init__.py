@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from streamq.cli import demo, doctor, inspect, run, scheduled
+from streamq.cli import dead_letters, demo, doctor, inspect, run, scheduled
 from streamq.cli.output import fail
 from streamq.errors import StreamqError
 
@@ -26,6 +26,7 @@ app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("inspect")(inspect.inspect)
 app.command("run")(run.run)
+app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(scheduled.app, name="scheduled")
 
 

@@ -10,8 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamq.cli import times
-from streamq.cli.output import AsJson, Deployment, Url, Yes, brief, confirm, fail, print_json, progress, say
-from streamq.errors import ConfigurationError, StreamqError
+from streamq.cli.output import (
+    ERROR_CHARS,
+    ID_CHARS,
+    MOST_IN_A_TABLE,
+    AsJson,
+    Deployment,
+    Url,
+    Yes,
+    brief,
+    confirm,
+    console,
+    fail,
+    print_json,
+    progress,
+    say,
+    sheet,
+    told_if_broken_off,
+)
+from streamq.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from streamq.cli.changes import Change, Changed
@@ -24,12 +41,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-MOST_IN_A_TABLE = 10_000
-"""Rows of a table are kept until it is printed."""
-
 PAGE = 1_000
-ID_CHARS, ERROR_CHARS, FIELD_CHARS, PAYLOAD_CHARS = 512, 80, 500, 4_000
-"""Most characters of each that are shown."""
 
 Name = Annotated[str, typer.Argument(help="Stream.", show_default=False)]
 JobIds = Annotated[list[str] | None, typer.Argument(metavar="[JOB_ID]...", help="Job IDs.", show_default=False)]
@@ -130,7 +142,6 @@ def _row(job: ScheduledJob) -> dict[str, Any]:
 
 
 def _table(jobs: list[ScheduledJob], now: datetime) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -152,7 +163,7 @@ def _table(jobs: list[ScheduledJob], now: datetime) -> None:
             brief(error, ERROR_CHARS),
         )
         table.add_row(*(Text(cell) for cell in cells))
-    Console().print(table)
+    console().print(table)
 
 
 def _place(job: ScheduledJob) -> str:
@@ -195,7 +206,8 @@ def show(
     Exit status 1 if it is not scheduled; its state is told.
     """
     from streamq.cli.changes import hint
-    from streamq.cli.timers import Timers, about
+    from streamq.cli.entries import about
+    from streamq.cli.timers import Timers
 
     with Timers(name, url, deployment, group) as timers:
         now = timers.now()
@@ -210,28 +222,16 @@ def show(
         here = f"not scheduled for group {timers.group}; {hint(others)}" if others else f"{state}, not scheduled"
         fail(f"job {job_id} is {here}")
         raise typer.Exit(1)
-    details = about(job, payload=payload)
+    details = about(job.fields, payload=payload)
     if as_json:
         print_json({**_row(job), "state": "scheduled", **details})
     else:
-        _sheet(job, details, now)
-
-
-def _sheet(job: ScheduledJob, details: dict[str, Any], now: datetime) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for title, value in _lines(job, details, now):
-        size = PAYLOAD_CHARS if title == "" else FIELD_CHARS
-        table.add_row(Text(brief(title, ID_CHARS)), Text(brief(value, max(size, ID_CHARS))))
-    Console().print(table)
+        sheet(_lines(job, details, now))
 
 
 def _lines(job: ScheduledJob, details: dict[str, Any], now: datetime) -> Iterator[tuple[str, str]]:
+    from streamq.cli.entries import lines
+
     yield "job ID", job.job_id
     yield "group", _group(job)
     yield "due", f"{times.absolute(job.due_at)}, {times.relative(job.due_at, now)}"
@@ -241,15 +241,7 @@ def _lines(job: ScheduledJob, details: dict[str, Any], now: datetime) -> Iterato
     yield from (("error", error) for error in job.errors)
     if not job.fields:
         yield "entry", "lost or malformed: it is taken out when it is due"
-    yield from ((f"header {name}", value) for name, value in details["headers"].items())
-    yield from details["reserved"].items()
-    yield from ((f"field {name}", f"{size:,} bytes") for name, size in details["other_fields"].items())
-    if job.payload is not None:
-        yield "payload", f"{len(job.payload):,} bytes, {details['codec']}"
-    if "payload" in details:
-        yield "", details["payload"]
-    if "payload_base64" in details:
-        yield "", f"base64: {details['payload_base64']}"
+    yield from lines(details)
 
 
 def _group(job: ScheduledJob) -> str:
@@ -388,17 +380,11 @@ def _change(change: Change, on: _On, *, yes: bool, as_json: bool) -> None:
             if changed.matched:
                 jobs = "1 job" if changed.matched == 1 else f"{changed.matched:,} jobs"
                 confirm(f"{change.name} {jobs} of stream {on.stream}{which}", yes=yes)
-        try:
+        with told_if_broken_off(changed, lambda: changed.done, change.past, as_json=as_json):
             if ids:
                 _change_named(timers, change, ids, changed, as_json=as_json)
             else:
                 _change_many(timers, change, until, changed)
-        except (StreamqError, KeyboardInterrupt):
-            if changed.done and as_json:
-                print_json(changed)
-            if changed.done:
-                fail(f"broken off: at least {changed.done:,} of {changed.matched:,} were {change.past}, and stay so")
-            raise
     if as_json:
         print_json(changed)
     elif not ids or len(ids) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from streamq.errors import ConfigurationError
 
 _DURATION: Final = re.compile(r"([+-]?\d+(?:\.\d+)?)([smhd]?)", re.ASCII)
+_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)(?:/([smh]))?", re.ASCII)
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 EPOCH: Final = datetime.fromtimestamp(0, UTC)
@@ -27,6 +29,19 @@ def duration(value: str, option: str) -> float:
     if seconds is None:
         raise ConfigurationError(f"{option} {value!r:.80} is no duration: write 90, 90s, 10m, 2h or 1d")
     return seconds
+
+
+def rate(value: str, option: str) -> float:
+    """How many a second, from ``5``, ``5/s``, ``300/m`` or ``1000/h``.
+
+    Raises:
+        ConfigurationError: It is none; `option` names it.
+    """
+    match = _RATE.fullmatch(value.strip())
+    found = float(match[1]) / _SECONDS[match[2] or ""] if match is not None else 0
+    if not 0 < found < math.inf:
+        raise ConfigurationError(f"{option} {value!r:.80} is no rate: write 5/s, 300/m or 1000/h")
+    return found
 
 
 def moment(value: str, option: str) -> datetime:

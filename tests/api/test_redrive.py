@@ -12,7 +12,7 @@ import servers
 from colours import open_stream
 from look import Row, State
 
-from streamq import Backoff, ConfigurationError, ConnectionLostError, StreamqError
+from streamq import Backoff, ConfigurationError, ConnectionLostError, JobEncodingError, StreamqError
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
 """For mistakes that are found before anything is sent."""
@@ -291,6 +291,61 @@ def test_an_id_that_is_there_again_supersedes_the_letter(make_stream, raw, state
     assert s.dead_letters.list() == []
 
 
+@pytest.mark.covers("S8")
+@pytest.mark.parametrize("payload", [b'{ "n" : 2 }', b"", b"\xff\x00\r\n", b"1"])
+def test_another_payload_takes_the_place_of_the_old_one(make_stream, raw, payload):
+    """Of the first field of that name: it is the one that is read. All other fields stay, byte for byte and in order."""
+    s = make_stream(type=bytes)
+    fields = [*FIELDS, (b"other", b"job")]
+    put(raw, s, fields)
+    s.reject(s.read("w")[0])
+    [letter] = s.dead_letters.list()
+    before = look.dumps(raw, s.name)
+    assert s.dead_letters.redrive(letter.id, payload=payload, dry_run=True).moved == {letter.id: ""}
+    assert look.dumps(raw, s.name) == before
+    [entry_id] = s.dead_letters.redrive(letter.id, payload=payload).moved.values()
+    assert theirs(only_entry(raw, s)) == [(n, payload if n == b"job" else v) for n, v in fields]
+    [job] = s.read("w")
+    assert (job.entry_id, job.payload, job.attempt) == (entry_id, payload, 1)
+    assert s.dead_letters.redrive(letter.id, payload=b"late").missing == [letter.id]
+
+
+def test_a_letter_without_payload_gets_one(make_stream, raw):
+    s = make_stream()
+    put(raw, s, [(b"trace", b"abc")])
+    assert s.read("w") == []
+    [letter] = s.dead_letters.list()
+    assert (letter.reason, letter.payload) == ("invalid", None)
+    s.dead_letters.redrive(letter.id, payload=b'{"n":1}')
+    assert theirs(only_entry(raw, s)) == [(b"trace", b"abc"), (b"job", b'{"n":1}')]
+    assert [job.payload for job in s.read("w")] == [{"n": 1}]
+
+
+def test_a_payload_that_is_too_large(make_stream, raw):
+    s = make_stream(max_payload=10)
+    [letter_id] = rejected(s)
+    before = look.dumps(raw, s.name)
+    with pytest.raises(JobEncodingError, match="max_payload is 10"):
+        s.dead_letters.redrive(letter_id, payload=b"x" * 11)
+    assert look.dumps(raw, s.name) == before
+
+
+def test_a_dry_run_says_what_a_redrive_does(make_stream, raw):
+    s = make_stream()
+    ready, superseded, spent = rejected(s, 3, job_id=lambda payload: f"k{payload['n']}")
+    s.add({}, job_id="k1")
+    s.dead_letters.redrive(spent)
+    s.reject(next(job for job in s.read("w", count=2) if job.id == "k2"))
+    spent = s.dead_letters.list()[-1].id
+    before = look.dumps(raw, s.name)
+    ids = [ready, superseded, spent, "1-1"]
+    told = s.dead_letters.redrive(ids, max_redrives=1, dry_run=True)
+    assert look.dumps(raw, s.name) == before
+    done = s.dead_letters.redrive(ids, max_redrives=1)
+    assert (told.superseded, told.refused, told.missing) == (done.superseded, done.refused, done.missing)
+    assert (list(told.moved), list(done.moved), list(done.refused)) == ([ready], [ready], [spent])
+
+
 @pytest.mark.covers("C11")
 def test_a_new_id_that_is_taken(make_stream, raw):
     s = make_stream()
@@ -542,6 +597,8 @@ def test_an_id_is_free_after_its_letter_was_purged(make_stream):
         lambda letters: letters.redrive("1-0", new_id="a\n"),
         lambda letters: letters.redrive("1-0", new_id=7),
         lambda letters: letters.redrive(["1-0"], new_id="a"),
+        lambda letters: letters.redrive(["1-0"], payload=b"{}"),
+        lambda letters: letters.redrive("1-0", payload="{}"),
         *(lambda letters, bad=bad: letters.redrive("1-0", max_redrives=bad) for bad in (-1, 1.5, "5", None, True, 2**70)),
         lambda letters: letters.purge(),
         lambda letters: letters.purge("1-0", older_than=0),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import subprocess
 import sys
 import termios
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Final
+from unittest import mock
 
 COMMAND: Final = [sys.executable, "-c", "from streamq.cli import main; main()"]
 
@@ -29,6 +32,26 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=100,
     )
+
+
+def run_here(*args: str, typed: bytes = b"", **env: str) -> subprocess.CompletedProcess[str]:
+    """Run ``streamq`` in this process, with no terminal: as `run`, where no process of its own matters."""
+    from streamq.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    status = 0
+    with (
+        mock.patch.dict(os.environ, environ(**env), clear=True),
+        mock.patch.object(sys, "argv", ["streamq", *args]),
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed))),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+    return subprocess.CompletedProcess(args, status, out.getvalue(), err.getvalue())
 
 
 def run_at_terminal(typed: bytes, *args: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -212,7 +212,7 @@ def operate() -> None:
     again = orders.dead_letters.redrive([letter.id for letter in letters], max_redrives=3)
     assert_type(again, Redriven)
     assert_type(again.moved, dict[str, str])
-    orders.dead_letters.redrive(letters[0].id, new_id="order:1b")
+    orders.dead_letters.redrive(letters[0].id, new_id="order:1b", payload=b"{}", dry_run=True)
     assert_type(orders.dead_letters.purge(older_than=timedelta(days=30)), int)
     assert_type(orders.dead_letters.purge("1-0"), int)
     orders.dead_letters.redrive(letters)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

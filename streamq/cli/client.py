@@ -1,0 +1,70 @@
+"""One stream of a server, as the commands work on it: without a type of payloads, and for operators."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from streamq._codec import EntryCodec
+from streamq._flows import opening
+from streamq._requests import Command, Plan, ask
+from streamq._spec import Spec
+from streamq.connection import settings_of
+from streamq.errors import ConfigurationError, ServerError
+from streamq.keys import Keys
+from streamq.options import StreamOptions
+
+AnySpec: TypeAlias = Spec[dict[str, object]]
+
+
+class Client:
+    """A stream of a server.
+
+    Args:
+        name: Of the stream.
+        url: Of the server, or None for the default.
+        deployment: Its namespace, or None.
+        options: Of the stream, or None for the defaults.
+
+    Raises:
+        ConfigurationError: A name or the URL is not valid.
+    """
+
+    def __init__(
+        self, name: str, url: str | None, deployment: str | None, options: StreamOptions | None = None
+    ) -> None:
+        self._keys = Keys(name, deployment)
+        self._spec = self._spec_of(StreamOptions() if options is None else options)
+        self._opened: set[opening.Opening[dict[str, object]]] = set()
+        self._driver = settings_of(url).blocking()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._driver.close()
+
+    @property
+    def name(self) -> str:
+        """Of the stream."""
+        return self._keys.name
+
+    def now(self) -> datetime:
+        """The server's time: by it jobs are due, and have died. Of this machine, if the server does not tell."""
+        try:
+            seconds, micros = self._driver.run(ask(Command(("TIME",), (), lambda reply: tuple(map(int, reply)))))
+        except (ConfigurationError, ServerError):
+            return datetime.now(UTC)
+        return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
+
+    def _operate(self, spec: AnySpec, plan: Plan[Any]) -> Any:
+        """Run what changes something, behind a look at what the user may."""
+        if not self._opened:
+            plan = opening.behind(spec, plan, (opening.operator,), self._opened)
+        return self._driver.run(plan)
+
+    def _spec_of(self, options: StreamOptions) -> AnySpec:
+        return Spec(self._keys, options, EntryCodec(dict, options))
