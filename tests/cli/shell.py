@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import io
 import os
 import pty
 import subprocess
 import sys
 import termios
+from collections.abc import Callable
 from typing import Final
+from unittest import mock
 
 COMMAND: Final = [sys.executable, "-c", "from streamq.cli import main; main()"]
 
@@ -29,6 +33,31 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=100,
     )
+
+
+def call(*args: str, stdin: bytes | io.BufferedIOBase | None = b"", **env: str) -> subprocess.CompletedProcess[str]:
+    """Run ``streamq`` in this process, which takes no time, with no terminal."""
+    from streamq.cli import main
+
+    source = io.BytesIO(stdin) if isinstance(stdin, bytes) else stdin
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, environ(**env), clear=True),
+        mock.patch.object(sys, "argv", ["streamq", *args]),
+        mock.patch.object(sys, "stdin", source and mock.Mock(buffer=source, isatty=lambda: False)),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = _ended(main)
+    return subprocess.CompletedProcess(args, code, out.getvalue(), err.getvalue())
+
+
+def _ended(main: Callable[[], None]) -> int:
+    try:
+        main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else bool(end.code)
+    return 0
 
 
 def run_at_terminal(typed: bytes, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
