@@ -302,6 +302,8 @@ class AddedLines(msgspec.Struct):
 def _add_lines(adding: _Adding, id_field: str | None, first: int, *, keep_going: bool, as_json: bool) -> None:
     if sys.stdin is None:
         raise ConfigurationError("standard input is closed: there are no lines to read")
+    if sys.stdin.isatty():
+        fail("reading one job a line, as JSON; Ctrl-D at the end")
     done = AddedLines(next_line=first)
     bulk = _Bulk(adding, done, has_ids=id_field is not None)
     try:

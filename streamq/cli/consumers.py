@@ -185,6 +185,8 @@ def _prune(desk: Desk, silent: list[ConsumerRow], free: list[ConsumerRow], least
     done = Pruned(desk.name)
     for row in silent:
         (done.removed if (row.group, row.name) in gone else done.holding if row.pending else done.alive).append(row)
+    known = {(row.group, row.name) for row in silent}
+    done.removed += [ConsumerRow(*each, 0, least_ms / 1000, alive=False) for each in sorted(gone - known)]
     return done
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -81,7 +82,8 @@ class Desk:
 
     def beats(self) -> Beats:
         """What the stream's workers say of themselves."""
-        return self.run(workers.beats(self.keys, self.run(server.time_ms()) or 0))
+        now_ms = self.run(server.time_ms())
+        return self.run(workers.beats(self.keys, round(time.time() * 1000) if now_ms is None else now_ms))
 
     def told(self, *names: str) -> list[dict[str, Any]]:
         """These settings of the stream, as its live workers have them by their own word: each way they are told."""

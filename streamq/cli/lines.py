@@ -41,21 +41,21 @@ def lines(source: BinaryIO, most_bytes: int, first: int = 1) -> Iterator[Line | 
     Raises:
         ConfigurationError: The source cannot be read.
     """
-    number, end, rest, is_long = 1, 0, b"", False
+    number, end, rest, is_long = 1, 0, bytearray(), False
     while data := _read(source):
         *whole, last = data.split(b"\n")
         for part in whole:
             end += len(part) + 1
-            if number >= first and (line := _line(number, rest + part, end, most_bytes, is_long=is_long)):
+            if number >= first and (line := _line(number, bytes(rest) + part, end, most_bytes, is_long=is_long)):
                 yield line
-            number, rest, is_long = number + 1, b"", False
+            number, rest, is_long = number + 1, bytearray(), False
         end += len(last)
         rest += last
         if len(rest) > most_bytes + _READ or number < first:
-            rest, is_long = b"", number >= first  # what is behind it does not make it shorter
+            rest, is_long = bytearray(), number >= first  # what is behind it does not make it shorter
         if not _more(source):
             yield None
-    if number >= first and (line := _line(number, rest, end, most_bytes, is_long=is_long)):
+    if number >= first and (line := _line(number, bytes(rest), end, most_bytes, is_long=is_long)):
         yield line
 
 

@@ -11,12 +11,12 @@ import typer
 
 from streamq.cli import times
 from streamq.cli.output import REFUSED, AsJson, Deployment, Url, Yes, confirm, fail, print_json, say
-from streamq.errors import ConfigurationError
+from streamq.errors import ConfigurationError, ServerError
 
 if TYPE_CHECKING:
     from streamq.cli.desk import Desk
-    from streamq.messages import Snapshot
     from streamq.options import StreamOptions
+    from streamq.stream import Stream
 
 Name = Annotated[str, typer.Argument(help="Stream.", show_default=False)]
 
@@ -160,7 +160,8 @@ def delete(
     It is refused while work is left, unless --force is given. Stop its workers first: one that still runs makes the stream
     again, empty. If it is broken off, call it again.
 
-    With --json: stream, keys (how many were removed), lost (what work was left: ready, pending, scheduled, dead).
+    With --json: stream, keys (how many were removed), lost (what work was left: ready, pending, scheduled, dead; null if a
+    key held something else).
 
     Exit status: 0 deleted. 1 there is no such stream. 3 refused, or not confirmed: then nothing was deleted.
     """
@@ -169,12 +170,15 @@ def delete(
     with Desk(name, url, deployment) as desk:
         desk.must_be_there()
         stream = desk.stream()
-        seen = stream.inspect()
-        lost = {what: getattr(seen, what) for what in ("ready", "pending", "scheduled", "dead")}
-        if not force and any(lost.values()):
-            fail(f"stream {name} has work left: {_listed(seen)}; nothing was deleted: --force deletes it all the same")
+        lost = _left(stream, force=force)
+        listed = ", ".join(f"{count:,} {what}" for what, count in (lost or {}).items() if count)
+        if listed and not force:
+            fail(f"stream {name} has work left: {listed}; nothing was deleted: --force deletes it all the same")
             raise typer.Exit(REFUSED)
-        confirm(f"delete stream {name}{_with(seen)}{desk.readers()}", yes=yes)
+        losing = f" with the work that it has left, which is lost ({listed})" if listed else ""
+        if lost is None:
+            losing = ", of which a key holds something else, with whatever it holds"
+        confirm(f"delete stream {name}{losing}{desk.readers()}", yes=yes)
         with refusal("--force deletes it all the same"), _busy(f"deleting {name}"):
             keys = stream.delete(force=force)
     if as_json:
@@ -183,14 +187,15 @@ def delete(
         say(f"{name}: deleted, {keys:,} {'key' if keys == 1 else 'keys'} removed")
 
 
-def _listed(seen: Snapshot) -> str:
-    counts = {"ready": seen.ready, "pending": seen.pending, "scheduled": seen.scheduled, "dead": seen.dead}
-    return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-
-
-def _with(seen: Snapshot) -> str:
-    listed = _listed(seen)
-    return f" with the work that it has left, which is lost ({listed})" if listed else ""
+def _left(stream: Stream[Any], *, force: bool) -> dict[str, int] | None:
+    """The work that the stream has left; None with `force` if a key holds something else."""
+    try:
+        seen = stream.inspect()
+    except (ConfigurationError, ServerError):
+        if force:
+            return None
+        raise
+    return {what: getattr(seen, what) for what in ("ready", "pending", "scheduled", "dead")}
 
 
 @contextmanager

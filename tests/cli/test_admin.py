@@ -139,6 +139,9 @@ def test_a_key_of_another_type(cli, raw, ns):
         done = cli(command, *args)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), (command, done.stderr)
         assert "WRONGTYPE" in done.stderr or "not a stream" in done.stderr
+    assert "of which a key holds something else" in cli("delete", "--force").stderr
+    forced = json.loads(cli("delete", "--force", "--yes", "--json").stdout)
+    assert forced == {"stream": ns, "keys": 1, "lost": None}
 
 
 @ON_ONE
