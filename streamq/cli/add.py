@@ -384,7 +384,7 @@ class _Bulk:
         """
         from streamq.cli.lines import BadLineError, job_of, lines
 
-        most, size = self._adding.most_bytes, 0
+        most, size, end = self._adding.most_bytes, 0, 0
         for line in lines(sys.stdin.buffer, most, first):
             if line is not None:
                 try:
@@ -401,9 +401,10 @@ class _Bulk:
             if line is None or len(self._jobs) >= CHUNK_JOBS or size >= CHUNK_BYTES:
                 self._flush()
                 size = 0
-            if line is not None:
-                show(self.done.added + self.done.known, line.end)
+            end = end if line is None else line.end
+            show(self.done.added + self.done.known, end)
         self._flush()
+        show(self.done.added + self.done.known, end)
 
     def _flush(self) -> None:
         if not self._jobs:
