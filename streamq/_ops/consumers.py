@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from streamq import _scripts_upkeep
-from streamq._requests import Pending, Plan, ask, pending_of
+from streamq._requests import Command, Pending, Pipeline, Plan, ask, ask_each, pending_of, text
 from streamq._spec import Spec
 from streamq.errors import ServerError
+from streamq.keys import Keys
 
 T = TypeVar("T")
 
@@ -19,6 +20,39 @@ BEATS = 1_000
 
 LISTED = 100
 """Most deliveries that one request lists."""
+
+
+class Consumer(NamedTuple):
+    """A consumer as the server has it."""
+
+    group: str
+    name: str
+    pending: int
+    idle_ms: int
+
+
+def of_groups(keys: Keys, group: str | None) -> Plan[list[Consumer]]:
+    """The consumers of a group, or of all groups, by group and name. Two requests; none where there is no stream."""
+    stream = keys.stream
+    [groups] = yield from ask_each(Pipeline((Command(("XINFO", "GROUPS", stream), (stream,), _rows),)))
+    if isinstance(groups, ServerError) and groups.code == "ERR":
+        return []  # no such key
+    if isinstance(groups, Exception):
+        raise groups
+    names = [row["name"] for row in groups if group is None or text(row["name"]) == group]
+    asked = Pipeline(tuple(Command(("XINFO", "CONSUMERS", stream, name), (stream,), _rows) for name in names))
+    found: list[Consumer] = []
+    for name, rows in zip(names, (yield from ask_each(asked)) if names else [], strict=True):
+        if isinstance(rows, ServerError) and rows.code in {"NOGROUP", "ERR"}:
+            continue  # dropped meanwhile
+        if isinstance(rows, Exception):
+            raise rows
+        found += (Consumer(text(name), text(row["name"]), row["pending"], row["idle"]) for row in rows)
+    return sorted(found)
+
+
+def _rows(reply: Any) -> list[dict[str, Any]]:
+    return [{text(row[i]): row[i + 1] for i in range(0, len(row), 2)} for row in reply]
 
 
 def prune(spec: Spec[T], *, min_idle_ms: int) -> Plan[list[str]]:

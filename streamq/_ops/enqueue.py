@@ -89,6 +89,28 @@ def add_many(
     return added
 
 
+def add_each(
+    spec: Spec[T],
+    jobs: Iterable[tuple[T, str | None]],
+    *,
+    due: When | None = None,
+    new_id: Callable[[], str] = str,
+    terms: Terms = _USUAL,
+) -> Plan[list[Added | Exception]]:
+    """Add a chunk of jobs, payloads with their IDs, in one write; of each what came of it, in order."""
+    if due == _NOW and not terms.replace:
+        due = None
+    elif due is None and terms.replace:
+        due = _NOW
+    chunk: list[NewJob | _Timed] = [
+        _new_job(spec, payload, job_id, terms)
+        if due is None
+        else _timed(spec, payload, due, terms, job_id=job_id, new_id=new_id())
+        for payload, job_id in jobs
+    ]
+    return (yield from _add_chunk(spec, chunk)) if chunk else []
+
+
 def _add_chunk(spec: Spec[T], chunk: Sequence[NewJob | _Timed]) -> Plan[list[Added | Exception]]:
     timed = [job for job in chunk if isinstance(job, _Timed)]
     if timed:

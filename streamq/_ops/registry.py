@@ -27,6 +27,15 @@ def forget(keys: Keys) -> Plan[bool]:
     return (yield from ask(Command(("SREM", names, keys.name), (names,), bool)))
 
 
+def is_known(keys: Keys) -> Plan[bool]:
+    """Whether there is such a stream: one of its keys, or its name in the registry. One request, or two."""
+    fixed = tuple(keys.kinds)
+    if (yield from ask(Command(("EXISTS", *fixed), fixed, bool))):
+        return True
+    names = registry(keys.deployment)
+    return (yield from ask(Command(("SISMEMBER", names, keys.name), (names,), bool)))
+
+
 def names(deployment: str | None) -> Plan[list[str]]:
     """Names of all streams: of the registry, and of streams that producers made without it."""
     key = registry(deployment)

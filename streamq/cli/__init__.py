@@ -10,24 +10,72 @@ import sys
 
 import typer
 
-from streamq.cli import dead_letters, demo, doctor, inspect, run, scheduled
+from streamq.cli import add, consumers, dead_letters, demo, doctor, groups, inspect, manual, run, scheduled, upkeep
 from streamq.cli.output import fail
 from streamq.errors import StreamqError
 
 app = typer.Typer(
     name="streamq",
     help="Jobs on Redis Streams that survive crashes, deploys and failovers.",
+    epilog=manual.COMPLETION,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # joins the lines of a docstring; the default breaks them where the source does
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo)
-app.command("doctor")(doctor.doctor)
-app.command("inspect")(inspect.inspect)
-app.command("run")(run.run)
-app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(scheduled.app, name="scheduled")
+app.command(
+    "run",
+    rich_help_panel=manual.RUN,
+    epilog=manual.examples("streamq run shop.jobs:worker", "streamq run shop.jobs:worker --processes 4 --metrics 9100"),
+)(run.run)
+app.command(
+    "demo",
+    rich_help_panel=manual.RUN,
+    epilog=manual.examples("streamq demo", "streamq demo --url redis://localhost:6379 --keep"),
+)(demo.demo)
+app.command(
+    "inspect",
+    rich_help_panel=manual.LOOK,
+    epilog=manual.examples("streamq inspect", "streamq inspect orders --json"),
+)(inspect.inspect)
+app.command(
+    "doctor",
+    rich_help_panel=manual.LOOK,
+    epilog=manual.examples("streamq doctor", "streamq doctor orders --verbose"),
+)(doctor.doctor)
+app.command(
+    "add",
+    rich_help_panel=manual.CHANGE,
+    epilog=manual.examples(
+        """streamq add orders '{"customer": "ada", "cents": 4200}' --job-id order:17""",
+        """streamq add orders '{"customer": "bob"}' --delay 10m --header source=support""",
+        "streamq add orders - --job-id-field id < orders.jsonl",
+    ),
+)(add.add)
+app.add_typer(scheduled.app, name="scheduled", rich_help_panel=manual.CHANGE)
+app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel=manual.CHANGE)
+app.command(
+    "pause",
+    rich_help_panel=manual.CHANGE,
+    epilog=manual.examples("streamq pause orders", "streamq pause orders --json"),
+)(upkeep.pause)
+app.command(
+    "resume",
+    rich_help_panel=manual.CHANGE,
+    epilog=manual.examples("streamq resume orders", "streamq resume orders --json"),
+)(upkeep.resume)
+app.add_typer(groups.app, name="groups", rich_help_panel=manual.SET_UP)
+app.add_typer(consumers.app, name="consumers", rich_help_panel=manual.SET_UP)
+app.command(
+    "trim",
+    rich_help_panel=manual.SET_UP,
+    epilog=manual.examples("streamq trim orders", "streamq trim orders --keep-for 7d --keep-last 100000"),
+)(upkeep.trim)
+app.command(
+    "delete",
+    rich_help_panel=manual.SET_UP,
+    epilog=manual.examples("streamq delete orders", "streamq delete orders --force --yes"),
+)(upkeep.delete)
 
 
 def _version(value: bool) -> None:

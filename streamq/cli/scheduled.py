@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamq.cli import times
+from streamq.cli.manual import examples
 from streamq.cli.output import (
     ERROR_CHARS,
     ID_CHARS,
@@ -66,7 +67,9 @@ DueBefore = Annotated[
 All = Annotated[bool, typer.Option("--all", help="All jobs that wait, of all groups.")]
 
 
-@app.command("list")
+@app.command(
+    "list", epilog=examples("streamq scheduled list orders", "streamq scheduled list orders --due-before 1h --json")
+)
 def list_(
     name: Name,
     *,
@@ -187,7 +190,9 @@ def _job_at(place: str) -> ScheduledJob:
     return ScheduledJob(unquote(job_id), unquote(group) or None, due_at, 1, (), None, ())
 
 
-@app.command()
+@app.command(
+    epilog=examples("streamq scheduled show orders order:17", "streamq scheduled show orders order:17 --payload")
+)
 def show(
     name: Name,
     job_id: Annotated[str, typer.Argument(help="Job ID.", show_default=False)],
@@ -248,7 +253,7 @@ def _group(job: ScheduledJob) -> str:
     return "(all)" if job.group is None else job.group
 
 
-@app.command()
+@app.command(epilog=examples("streamq scheduled cancel orders order:17", "streamq scheduled cancel orders --all"))
 def cancel(
     name: Name,
     job_ids: JobIds = None,
@@ -272,7 +277,12 @@ def cancel(
     _change(Change("cancel", "cancelled"), on, yes=yes, as_json=as_json)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "streamq scheduled reschedule orders order:17 --delay 10m",
+        "streamq scheduled reschedule orders --due-before 1h --at 2030-01-31T12:00:00Z",
+    )
+)
 def reschedule(
     name: Name,
     job_ids: JobIds = None,
@@ -315,7 +325,9 @@ def reschedule(
     _change(Change("reschedule", "rescheduled", due), on, yes=yes, as_json=as_json)
 
 
-@app.command()
+@app.command(
+    epilog=examples("streamq scheduled run orders order:17", "streamq scheduled run orders --due-before 1h --yes")
+)
 def run(
     name: Name,
     job_ids: JobIds = None,

@@ -9,6 +9,7 @@ import pty
 import subprocess
 import sys
 import termios
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Final
 from unittest import mock
@@ -34,24 +35,29 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def run_here(*args: str, typed: bytes = b"", **env: str) -> subprocess.CompletedProcess[str]:
-    """Run ``streamq`` in this process, with no terminal: as `run`, where no process of its own matters."""
+def call(*args: str, stdin: bytes | io.BufferedIOBase | None = b"", **env: str) -> subprocess.CompletedProcess[str]:
+    """Run ``streamq`` in this process, which takes no time, with no terminal."""
     from streamq.cli import main
 
+    source = io.BytesIO(stdin) if isinstance(stdin, bytes) else stdin
     out, err = io.StringIO(), io.StringIO()
-    status = 0
     with (
         mock.patch.dict(os.environ, environ(**env), clear=True),
         mock.patch.object(sys, "argv", ["streamq", *args]),
-        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed))),
+        mock.patch.object(sys, "stdin", source and io.TextIOWrapper(source)),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
-        try:
-            main()
-        except SystemExit as ended:
-            status = int(ended.code or 0)
-    return subprocess.CompletedProcess(args, status, out.getvalue(), err.getvalue())
+        code = _ended(main)
+    return subprocess.CompletedProcess(args, code, out.getvalue(), err.getvalue())
+
+
+def _ended(main: Callable[[], None]) -> int:
+    try:
+        main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else bool(end.code)
+    return 0
 
 
 def run_at_terminal(typed: bytes, *args: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ import look
 import msgspec
 import pytest
 import servers
-from cli.shell import COMMAND, environ, run, run_at_terminal, run_here
+from cli.shell import COMMAND, call, environ, run, run_at_terminal
 
 from streamq import Backoff, Stream, StreamOptions
 from streamq.keys import Keys
@@ -48,8 +48,8 @@ def for_group(redis_url, ns):
 def cli(redis_url, ns):
     """``streamq dead-letters COMMAND NAME ...`` on the stream of this test."""
 
-    def call(command, *args, typed=b"", **env):
-        return run_here("dead-letters", command, ns, *args, typed=typed, **{"STREAMQ_URL": redis_url, **env})
+    def of_stream(command, *args, stdin=b"", **env):
+        return call("dead-letters", command, ns, *args, stdin=stdin, **{"STREAMQ_URL": redis_url, **env})
 
     return call
 
@@ -339,13 +339,13 @@ def test_another_payload(stream, cli, raw, tmp_path, how):
     new = b'{ "n" : 1.10 }\n'
     (tmp_path / "new.json").write_bytes(new)
     for wrong in (b'{"n":', b"\xff"):
-        refused = cli("redrive", letter, "--payload", "-", typed=wrong)
+        refused = cli("redrive", letter, "--payload", "-", stdin=wrong)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
         assert "is JSON, but what --payload gives is not" in refused.stderr
     given = "-" if how == "-" else str(tmp_path / "new.json")
     for more in ([bad, "--yes"], ["--reason", "rejected"]):
-        assert "for one letter" in cli("redrive", letter, *more, "--payload", given, typed=new).stderr
-    done = cli("redrive", letter, "--payload", given, typed=new if how == "-" else b"")
+        assert "for one letter" in cli("redrive", letter, *more, "--payload", given, stdin=new).stderr
+    done = cli("redrive", letter, "--payload", given, stdin=new if how == "-" else b"")
     assert (done.returncode, done.stderr) == (0, "")
     [(_, fields)] = look.entries(raw, stream._spec.keys.stream)
     assert dict(fields)[b"job"] == new
@@ -358,8 +358,8 @@ def test_another_payload(stream, cli, raw, tmp_path, how):
 def test_the_payload_of_msgpack_stays_msgpack(for_group, cli):
     s = for_group("workers", codec="msgpack")
     [letter] = give_up(s)
-    assert "is msgpack" in cli("redrive", letter, "--payload", "-", typed=b'{"n": 5}').stderr
-    assert cli("redrive", letter, "--payload", "-", typed=msgspec.msgpack.encode({"n": 5})).returncode == 0
+    assert "is msgpack" in cli("redrive", letter, "--payload", "-", stdin=b'{"n": 5}').stderr
+    assert cli("redrive", letter, "--payload", "-", stdin=msgspec.msgpack.encode({"n": 5})).returncode == 0
     assert [job.payload for job in s.read("w")] == [{"n": 5}]
 
 
@@ -577,7 +577,7 @@ def test_no_server_is_one_line_and_exit_2():
         ("purge", "s", "--all"),
         ("export", "s", "-"),
     ):
-        done = run_here("dead-letters", *args, "--url", "redis://127.0.0.1:1")
+        done = call("dead-letters", *args, "--url", "redis://127.0.0.1:1")
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
         assert "cannot reach" in done.stderr
 
@@ -586,7 +586,7 @@ def test_help_says_how_it_ends():
     told = run("dead-letters", "--help").stdout
     for command in ("list", "show", "redrive", "purge", "export"):
         assert command in told
-        text = " ".join(run_here("dead-letters", command, "--help").stdout.split())
+        text = " ".join(call("dead-letters", command, "--help").stdout.split())
         for option in ("--url", "STREAMQ_URL", "--deployment", "--json"):
             assert option in text
         assert command == "list" or "Exit status" in text
@@ -632,5 +632,5 @@ def test_the_docs_show_what_it_prints(redis_url, ns, tmp_path, monkeypatch):
     for command, output in steps:
         for one, other in zip(in_docs, ids, strict=True):
             command = command.replace(one, other)  # noqa: PLW2901  # the same command, on our letters
-        done = run_here(*shlex.split(command), STREAMQ_URL=redis_url, STREAMQ_DEPLOYMENT=ns)
+        done = call(*shlex.split(command), STREAMQ_URL=redis_url, STREAMQ_DEPLOYMENT=ns)
         assert normal(done.stdout + done.stderr) == normal(output), command
