@@ -51,7 +51,7 @@ def cli(redis_url, ns):
     def of_stream(command, *args, stdin=b"", **env):
         return call("dead-letters", command, ns, *args, stdin=stdin, **{"STREAMQ_URL": redis_url, **env})
 
-    return call
+    return of_stream
 
 
 def listed(done):
