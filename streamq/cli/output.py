@@ -139,9 +139,9 @@ def told_if_broken_off(report: Counted, done: Callable[[], int], past: str, *, a
         yield
     except (StreamqError, KeyboardInterrupt) as error:
         count = done()
-        if count and as_json:
-            print_json(report)
         if count or isinstance(error, KeyboardInterrupt):
+            if as_json:
+                print_json(report)
             fail(
                 f"broken off: at least {count:,} of {report.matched:,} were {past}, and stay so; "
                 "to go on, give the same command again"
