@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamq.cli import times
+from streamq.cli.manual import examples
 from streamq.cli.output import (
     ERROR_CHARS,
     ID_CHARS,
@@ -106,7 +107,10 @@ Rate = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done. Changes nothing.")]
 
 
-@app.command("list")
+@app.command(
+    "list",
+    epilog=examples("streamq dead-letters list orders", "streamq dead-letters list orders --reason attempts --json"),
+)
 def list_(
     name: Name,
     *,
@@ -194,7 +198,12 @@ def _table(rows: Sequence[Row], now: datetime, *, payloads: bool) -> None:
     screen.print(table)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "streamq dead-letters show orders 1796059025011-0",
+        "streamq dead-letters show orders 1796059025011-0 --show-payloads",
+    )
+)
 def show(
     name: Name,
     letter_id: Annotated[str, typer.Argument(help="ID of the letter.", show_default=False)],
@@ -246,7 +255,12 @@ def _lines(letter: DeadLetter, details: dict[str, Any], now: datetime) -> Iterat
     yield from lines(details)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        'streamq dead-letters redrive orders --error "HTTP 503" --dry-run',
+        "streamq dead-letters redrive orders --all --rate 5/s",
+    )
+)
 def redrive(
     name: Name,
     letter_ids: LetterIds = None,
@@ -344,7 +358,11 @@ def _sum_up(report: Report, *, named: bool) -> None:
     say(", ".join(parts) + ("; nothing changed" if report.dry_run else ""))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "streamq dead-letters purge orders --older-than 30d", "streamq dead-letters purge orders --group mail --dry-run"
+    )
+)
 def purge(
     name: Name,
     letter_ids: LetterIds = None,
@@ -394,7 +412,11 @@ def purge(
         say(f"would purge {what}{gone}; nothing changed" if dry_run else f"{report.purged:,} purged{gone}")
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "streamq dead-letters export orders letters.jsonl", "streamq dead-letters export orders - --group mail"
+    )
+)
 def export(
     name: Name,
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="File, or - for standard output.", show_default=False)],
