@@ -53,7 +53,7 @@ def stored(
 
 def get(spec: Spec[T], letter_id: str) -> Plan[DeadLetter | None]:
     """One dead letter, with the fields of the entry that it refers to if it holds no copy. One request, or two."""
-    found = yield from stored(spec, only=letter_id)
+    found = yield from stored(spec, only=check_letter_id(letter_id))
     return (yield from with_entry(spec, found[0][0])) if found else None
 
 
