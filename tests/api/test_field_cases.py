@@ -45,8 +45,13 @@ def test_server_that_replicates_scripts_as_text(new_server):
         first, second = s.read("w", count=2)
         first.effects.hincrby("h", "f")
         s.commit(first, result="r")
-        assert s.retry(second, "no") is True
-        [again] = s.read("w")
+        assert s.retry(second, "no", delay=0.05) is True
+        s.add({"n": 3}, job_id="b", delay=60)
+        s.add({"n": 3}, job_id="b", delay=90, replace=True)
+        s.scheduled.reschedule("b", delay=80)
+        s.scheduled.run_now("b")
+        s.cancel("b")
+        [again] = s.read("w", block=5)
         s.release(again)
         [again] = s.reclaim("w", min_idle=0).claimed
         s.reject(again, "no")
