@@ -190,6 +190,10 @@ _ON_TWO: Final = {"worker", "telemetry"}
 """Tests below these directories that cover no row of the acceptance list run on the oldest server and on Valkey. What differs
 between servers is shown by the tests of the contract; here it is processes and time that matter, and each takes seconds."""
 
+_ORDERS: Final = {"test_interleavings.py", "test_state_machine.py"}
+"""What orders of requests do is the same wherever each request does the same. So these run where requests differ most, on
+the oldest server and on Valkey; crash points and pairs, on all, show that requests do the same."""
+
 
 def _is_repeated(item: pytest.Item, backends: Sequence[str]) -> bool:
     """Whether a contract's test need not run: with asyncio on a server between the oldest and Valkey; where it covers no row,
@@ -221,7 +225,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = [name for name, way in backends.items() if way.place(contained=contained)] or [_NO_BACKEND]
     if metafunc.definition.path.name in _ON_ONE:
         names = names[-1:]
-    elif metafunc.definition.path.parent.name in _ON_TWO and not _covers_a_row(metafunc.definition):
+    elif metafunc.definition.path.name in _ORDERS or (
+        metafunc.definition.path.parent.name in _ON_TWO and not _covers_a_row(metafunc.definition)
+    ):
         names = sorted({names[0], names[-1]}, key=names.index)
     # By session, so that pytest groups tests by server and runs one server at a time.
     metafunc.parametrize("backend", names, indirect=True, scope="session")

@@ -28,7 +28,7 @@ BOLD = r"\x1b\[[01]m"
 
 def run(*args, **env):
     """``streamq doctor`` with its output in a pipe."""
-    return shell.run("doctor", *args, **env)
+    return shell.call("doctor", *args, **env)
 
 
 def on_terminal(*args, columns, **env):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 import servers
-from cli.shell import COMMAND, environ, run, run_at_terminal
+from cli.shell import COMMAND, call, environ, run_at_terminal
 
 from streamq import Stream, StreamOptions
 
@@ -47,12 +47,12 @@ def for_group(redis_url, ns):
 def cli(redis_url, ns):
     """``streamq scheduled COMMAND NAME ...`` on the stream of this test."""
 
-    def call(command, *args, typed=None, **env):
+    def of_stream(command, *args, typed=None, **env):
         words = ("scheduled", command, ns, *args)
         env["STREAMQ_URL"] = redis_url
-        return run(*words, **env) if typed is None else run_at_terminal(typed, *words, **env)
+        return call(*words, **env) if typed is None else run_at_terminal(typed, *words, **env)
 
-    return call
+    return of_stream
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_show_tells_all_but_the_payload(stream, cli, for_group):
     stream.retry(job, "first")
     stream.scheduled.run_now("k")
     [job] = stream.read("w")
-    stream.retry(job, "second", delay=HOUR)
+    stream.retry(job, "second", delay=HOUR - 20)
     told = cli("show", "k")
     assert (told.returncode, told.stderr) == (0, "")
     for words in ("workers", "in 59m", " 3 ", "first", "second", "00-[b]ab", "15 bytes, json"):
@@ -446,7 +446,7 @@ def test_progress_at_a_terminal_only(crowd, cli):
 @ON_ONE
 def test_what_was_done_before_an_error_is_told(crowd, proxy, raw, ns):
     proxy.drop_before(servers.named("EVALSHA"), nth=1_250)
-    done = run("scheduled", "cancel", ns, "--all", "--yes", "--url", proxy.url)
+    done = call("scheduled", "cancel", ns, "--all", "--yes", "--url", proxy.url)
     assert (done.returncode, done.stdout) == (2, "")
     broken, _ = done.stderr.splitlines()
     told = re.match(r"streamq: broken off: at least (\d?,?\d{3}) of 2,500 were cancelled, and stay so", broken)
@@ -460,7 +460,7 @@ def test_a_full_server_runs_none_and_loses_none(new_server, ns):
     with Stream(ns, redis=server.url) as full, redis.Redis.from_url(server.url) as client:
         add_all(full, 150)
         client.config_set("maxmemory", 1_000)
-        done = run("scheduled", "run", ns, "--all", "--yes", "--url", server.url)
+        done = call("scheduled", "run", ns, "--all", "--yes", "--url", server.url)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
         assert "maxmemory" in done.stderr
         assert full.inspect().scheduled == 150
@@ -692,7 +692,7 @@ def test_bad_input_is_one_line_and_exit_2(stream, cli, everything, args, words):
 )
 def test_no_server_is_one_line_and_exit_2(args):
     command, *rest = args
-    done = run("scheduled", command, "orders", *rest, "--url", "redis://127.0.0.1:1")
+    done = call("scheduled", command, "orders", *rest, "--url", "redis://127.0.0.1:1")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "cannot reach" in done.stderr
 
@@ -709,20 +709,20 @@ def test_no_server_is_one_line_and_exit_2(args):
     ],
 )
 def test_usage_errors_exit_2(args):
-    assert run("scheduled", *args).returncode == 2
+    assert call("scheduled", *args).returncode == 2
 
 
 def test_help_says_how_it_ends():
-    told = run("scheduled", "--help").stdout
+    told = call("scheduled", "--help").stdout
     for command in ("list", "show", "cancel", "reschedule", "run"):
         assert command in told
-        text = " ".join(run("scheduled", command, "--help").stdout.split())
+        text = " ".join(call("scheduled", command, "--help").stdout.split())
         for option in ("--url", "STREAMQ_URL", "--deployment", "--json"):
             assert option in text
         if command != "list":
             assert "Exit status 1" in text
             assert "workers" in text  # the group that is meant without --group
-    assert "scheduled" in run("--help").stdout
+    assert "scheduled" in call("--help").stdout
 
 
 def test_nothing_is_loaded_before_it_is_used():
