@@ -208,11 +208,11 @@ def test_nothing_that_others_wrote_speaks_to_the_terminal(hostile, redis_url, op
     assert (done.returncode, done.stderr) == (0, "")
     assert is_harmless(done.stdout)
     assert r"\x1b[2J\x1b]0;x\x07\x00\xff\u200f\u202e\x9b31m[red]<script>" in done.stdout or options is None
-    assert len(done.stdout) < 20_000
+    assert len(done.stdout) < 20_000 or options is None  # else of the streams of other tests, too
     as_json = call(*args, "--url", redis_url, "--json")
     assert is_harmless(as_json.stdout)
     assert json.loads(as_json.stdout)
-    assert len(as_json.stdout) < 30_000
+    assert len(as_json.stdout) < 30_000 or options is None
 
 
 @ONE_BACKEND
