@@ -151,7 +151,7 @@ class Stream(Generic[T]):
         """
         due = when(delay, at, most_ms=self.options.max_delay_ms)
         terms = Terms(headers, retry, replace)
-        plan = enqueue.add(self._spec, payload, job_id=job_id, due=due, new_id=_new_id(), terms=terms)
+        plan = enqueue.add(self._spec, payload, job_id=job_id, due=due, new_id=draw_id, terms=terms)
         return self._run_behind(plan, *self._openings(by_script=job_id is not None, waits=due is not None or replace))
 
     def add_many(
@@ -187,7 +187,7 @@ class Stream(Generic[T]):
             payloads,
             job_id=job_id,
             due=_each_due(delay, self.options.max_delay_ms),
-            new_id=_new_id,
+            new_id=draw_id,
             terms=Terms(headers, retry),
         )
         return self._run_behind(plan, *self._openings(by_script=job_id is not None, waits=delay is not None))
@@ -830,7 +830,7 @@ class Groups(Generic[T]):
         return dropped
 
 
-def _new_id() -> str:
+def draw_id() -> str:
     """A job ID that nobody else draws: of a job that waits, and so has no entry ID yet."""
     return secrets.token_hex(16)
 

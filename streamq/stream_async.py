@@ -152,7 +152,7 @@ class AsyncStream(Generic[T]):
         """
         due = when(delay, at, most_ms=self.options.max_delay_ms)
         terms = Terms(headers, retry, replace)
-        plan = enqueue.add(self._spec, payload, job_id=job_id, due=due, new_id=_new_id(), terms=terms)
+        plan = enqueue.add(self._spec, payload, job_id=job_id, due=due, new_id=draw_id, terms=terms)
         return await self._run_behind(plan, *self._openings(by_script=job_id is not None, waits=due is not None or replace))
 
     async def add_many(
@@ -188,7 +188,7 @@ class AsyncStream(Generic[T]):
             payloads,
             job_id=job_id,
             due=_each_due(delay, self.options.max_delay_ms),
-            new_id=_new_id,
+            new_id=draw_id,
             terms=Terms(headers, retry),
         )
         return await self._run_behind(plan, *self._openings(by_script=job_id is not None, waits=delay is not None))
@@ -831,7 +831,7 @@ class AsyncGroups(Generic[T]):
         return dropped
 
 
-def _new_id() -> str:
+def draw_id() -> str:
     """A job ID that nobody else draws: of a job that waits, and so has no entry ID yet."""
     return secrets.token_hex(16)
 

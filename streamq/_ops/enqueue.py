@@ -39,20 +39,21 @@ _USUAL = Terms()
 
 
 def add(
-    spec: Spec[T], payload: T, *, job_id: str | None, due: When | None = None, new_id: str = "", terms: Terms = _USUAL
+    spec: Spec[T],
+    payload: T,
+    *,
+    job_id: str | None,
+    due: When | None = None,
+    new_id: Callable[[], str] = str,
+    terms: Terms = _USUAL,
 ) -> Plan[Added]:
-    """Add one job. One request; atomic. `new_id` is for a job that waits for its time and has no ID of its own."""
+    """Add one job. One request; atomic. `new_id` draws an ID for a job that waits for its time and has none of its own."""
     if check_flag(terms.replace, "replace") and job_id is None:
         raise ConfigurationError("replace=True needs a job_id: it says which job is to be replaced")
-    if terms.replace and due is None:
-        due = _NOW
-    if due is None or (due == _NOW and not terms.replace):
-        job = _new_job(spec, payload, job_id, terms)
-        if _plain(spec, job):
-            return (yield from ask(_xadd(spec, job)))
-        [answer] = yield from _add_by_script(spec, [job])
-    else:
-        [answer] = yield from _schedule_each(spec, [_timed(spec, payload, due, terms, job_id=job_id, new_id=new_id)])
+    job = _job(spec, payload, job_id, _wait(due, terms), new_id=new_id, terms=terms)
+    if isinstance(job, NewJob) and _plain(spec, job):
+        return (yield from ask(_xadd(spec, job)))
+    [answer] = yield from _add_chunk(spec, [job])
     if isinstance(answer, Exception):
         raise answer
     return answer
@@ -71,9 +72,7 @@ def add_many(
 
     def make(payload: T) -> NewJob | _Timed:
         chosen = None if job_id is None else job_id(payload)
-        if due is None:
-            return _new_job(spec, payload, chosen, terms)
-        return _timed(spec, payload, due(payload), terms, job_id=chosen, new_id=new_id())
+        return _job(spec, payload, chosen, None if due is None else due(payload), new_id=new_id, terms=terms)
 
     added = 0
     try:
@@ -98,17 +97,16 @@ def add_each(
     terms: Terms = _USUAL,
 ) -> Plan[list[Added | Exception]]:
     """Add a chunk of jobs, payloads with their IDs, in one write; of each what came of it, in order."""
-    if due == _NOW and not terms.replace:
-        due = None
-    elif due is None and terms.replace:
-        due = _NOW
-    chunk: list[NewJob | _Timed] = [
-        _new_job(spec, payload, job_id, terms)
-        if due is None
-        else _timed(spec, payload, due, terms, job_id=job_id, new_id=new_id())
-        for payload, job_id in jobs
-    ]
+    wait = _wait(due, terms)
+    chunk = [_job(spec, payload, job_id, wait, new_id=new_id, terms=terms) for payload, job_id in jobs]
     return (yield from _add_chunk(spec, chunk)) if chunk else []
+
+
+def _wait(due: When | None, terms: Terms) -> When | None:
+    """When a job is due if a script has to look for that, as it has for one that may replace another; None for now."""
+    if terms.replace:
+        return _NOW if due is None else due
+    return None if due == _NOW else due
 
 
 def _add_chunk(spec: Spec[T], chunk: Sequence[NewJob | _Timed]) -> Plan[list[Added | Exception]]:
@@ -166,11 +164,6 @@ def _chunks(payloads: Iterable[T], make: Callable[[T], NewJob | _Timed]) -> Iter
         yield chunk
 
 
-def _new_job(spec: Spec[T], payload: T, job_id: str | None, terms: Terms) -> NewJob:
-    known_id = None if job_id is None else check_id(job_id, "job ID")
-    return NewJob(known_id, spec.codec.fields(payload, job_id=known_id, headers=terms.headers, retry=terms.retry))
-
-
 @dataclass(frozen=True, slots=True)
 class _Timed:
     """A job to add when its time has come."""
@@ -182,10 +175,15 @@ class _Timed:
     fields: Sequence[Arg]
 
 
-def _timed(spec: Spec[T], payload: T, due: When, terms: Terms, *, job_id: str | None, new_id: str) -> _Timed:
+def _job(
+    spec: Spec[T], payload: T, job_id: str | None, due: When | None, *, new_id: Callable[[], str], terms: Terms
+) -> NewJob | _Timed:
+    known_id = None if job_id is None else check_id(job_id, "job ID")
+    if due is None:
+        return NewJob(known_id, spec.codec.fields(payload, job_id=known_id, headers=terms.headers, retry=terms.retry))
     return _Timed(
-        job_id=new_id if job_id is None else check_id(job_id, "job ID"),
-        kind=JobIdKind.GENERATED if job_id is None else JobIdKind.CHOSEN,
+        job_id=new_id() if known_id is None else known_id,
+        kind=JobIdKind.GENERATED if known_id is None else JobIdKind.CHOSEN,
         due=due,
         replace=terms.replace,
         fields=spec.codec.fields(payload, job_id=None, headers=terms.headers, retry=terms.retry),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -254,18 +253,15 @@ class _Adding:
         """Add jobs in one write."""
         from streamq._flows import opening
         from streamq._ops import enqueue
+        from streamq.stream import draw_id
 
         pairs = [(job.payload, job.job_id) for job in jobs]
-        plan = enqueue.add_each(self._spec, pairs, due=self._due, new_id=_new_id, terms=self._terms)
+        plan = enqueue.add_each(self._spec, pairs, due=self._due, new_id=draw_id, terms=self._terms)
         by_script = self._spec.options.max_ready is not None or any(job.job_id is not None for job in jobs)
         first = (opening.scheduler,) if self._by_time else (opening.remembering_producer,) if by_script else ()
         if not self._opened.issuperset(first):
             plan = opening.behind(self._spec, plan, first, self._opened)
         return self._desk.run(plan)
-
-
-def _new_id() -> str:
-    return secrets.token_hex(16)
 
 
 class BadLine(msgspec.Struct):

@@ -586,7 +586,7 @@ class World(Ground):
         terms = Terms(replace=replace)
         try:
             added = yield from enqueue.add(
-                self.spec(), {"marker": marker}, job_id=job_id, due=due, new_id=f"id-{marker}", terms=terms
+                self.spec(), {"marker": marker}, job_id=job_id, due=due, new_id=lambda: f"id-{marker}", terms=terms
             )
         except QueueFullError:
             self._unchanged("the stream was full")
