@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from streamq._requests import text
+from streamq._times import moment
 from streamq.messages import DeadLetter
 
 _META = frozenset(
@@ -33,8 +34,8 @@ def letter_of(stream: str, letter_id: str, fields: list[bytes]) -> DeadLetter:
         value = meta.get(f"dead:{name}".encode(), b"")
         return int(value) if value.isdigit() and len(value) <= 15 else 0  # noqa: PLR2004  # a foreign one may be huge
 
-    def moment(name: str) -> datetime | None:
-        return datetime.fromtimestamp(ms / 1000, UTC) if 0 < (ms := number(name)) < 10**14 else None
+    def time(name: str) -> datetime | None:
+        return moment(ms) if 0 < (ms := number(name)) < 10**14 else None
 
     return DeadLetter(
         id=letter_id,
@@ -48,7 +49,7 @@ def letter_of(stream: str, letter_id: str, fields: list[bytes]) -> DeadLetter:
         deliveries=number("deliveries"),
         attempts=number("attempts"),
         redrives=number("redrives"),
-        enqueued_at=moment("enqueued_at"),
-        died_at=moment("at"),
+        enqueued_at=time("enqueued_at"),
+        died_at=time("at"),
         fields=tuple(original),
     )

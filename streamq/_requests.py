@@ -120,6 +120,35 @@ def pending_of(stream: str, group: str, consumer: str, *, count: int, after: str
     return Command(("XPENDING", stream, group, first, "+", count, consumer), (stream,), decode)
 
 
+def rows(reply: Reply) -> list[dict[str, Any]]:
+    """A reply of XINFO: its rows by name."""
+    return [named(row) for row in reply]
+
+
+def named(row: Reply) -> dict[str, Any]:
+    """Flat names and values, by name."""
+    return {text(row[i]): row[i + 1] for i in range(0, len(row), 2)}
+
+
+def groups_of(stream: str) -> Command[list[dict[str, Any]]]:
+    """XINFO GROUPS: a stream's groups, by the names of what it says of each."""
+    return Command(("XINFO", "GROUPS", stream), (stream,), rows)
+
+
+def consumers_of(stream: str, group: Arg) -> Command[list[dict[str, Any]]]:
+    """XINFO CONSUMERS: as `groups_of`, of the consumers of a group."""
+    return Command(("XINFO", "CONSUMERS", stream, group), (stream,), rows)
+
+
+def server_ms(*keys: str) -> Command[int]:
+    """TIME: the server's clock in ms. `keys` say which server is meant."""
+
+    def decode(reply: Reply) -> int:
+        return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+    return Command(("TIME",), keys, decode)
+
+
 def ignore(reply: Reply) -> None:
     """Decodes what tells nothing."""
     del reply

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
 from streamq._requests import Arg, Reply, Script, text, texts
+from streamq._times import ms_of
 from streamq.backoff import to_ms
 from streamq.errors import ConfigurationError
 from streamq.keys import Keys
@@ -48,7 +49,7 @@ def time_ms(value: datetime, what: str) -> int:
             f"{what} must be an aware datetime, such as datetime.now(UTC) + timedelta(hours=1): "
             f"{value.isoformat()} means another moment on every machine"
         )
-    return max((value - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1), 0)
+    return max(ms_of(value), 0)
 
 
 def too_far(ahead_ms: str, most_ms: int) -> ConfigurationError:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Generic, Literal, Self, TypeVar
 
 import msgspec
 
+from streamq._times import moment
 from streamq.backoff import Backoff, to_ms
 from streamq.effects import Effects
 
@@ -27,10 +28,6 @@ Reason = Literal[
     "entry_missing",
 ]
 """Why a job was dead-lettered. A closed list."""
-
-
-_LAST_MS = 253_402_300_799_000
-"""The last second of the year 9999, where datetime ends; entry IDs go on."""
 
 
 MOST_MS = 10**14 - 1
@@ -120,7 +117,7 @@ class Job(msgspec.Struct, Generic[T], eq=False, kw_only=True):
     @property
     def enqueued_at(self) -> datetime:
         """When the job was first added, by the server's clock."""
-        return datetime.fromtimestamp(min(self._enqueued_ms, _LAST_MS) / 1000, UTC)
+        return moment(self._enqueued_ms)
 
     def __repr__(self) -> str:
         # Never the payload: reprs end up in logs.

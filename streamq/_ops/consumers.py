@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from streamq import _scripts_upkeep
-from streamq._requests import Command, Pending, Pipeline, Plan, ask, ask_each, pending_of, text
+from streamq._requests import Pending, Pipeline, Plan, ask, ask_each, consumers_of, groups_of, pending_of, text
 from streamq._spec import Spec
 from streamq.errors import ServerError
 from streamq.keys import Keys
@@ -34,13 +34,13 @@ class Consumer(NamedTuple):
 def of_groups(keys: Keys, group: str | None) -> Plan[list[Consumer]]:
     """The consumers of a group, or of all groups, by group and name. Two requests; none where there is no stream."""
     stream = keys.stream
-    [groups] = yield from ask_each(Pipeline((Command(("XINFO", "GROUPS", stream), (stream,), _rows),)))
+    [groups] = yield from ask_each(Pipeline((groups_of(stream),)))
     if isinstance(groups, ServerError) and groups.code == "ERR":
         return []  # no such key
     if isinstance(groups, Exception):
         raise groups
     names = [row["name"] for row in groups if group is None or text(row["name"]) == group]
-    asked = Pipeline(tuple(Command(("XINFO", "CONSUMERS", stream, name), (stream,), _rows) for name in names))
+    asked = Pipeline(tuple(consumers_of(stream, name) for name in names))
     found: list[Consumer] = []
     for name, rows in zip(names, (yield from ask_each(asked)) if names else [], strict=True):
         if isinstance(rows, ServerError) and rows.code in {"NOGROUP", "ERR"}:
@@ -49,10 +49,6 @@ def of_groups(keys: Keys, group: str | None) -> Plan[list[Consumer]]:
             raise rows
         found += (Consumer(text(name), text(row["name"]), row["pending"], row["idle"]) for row in rows)
     return sorted(found)
-
-
-def _rows(reply: Any) -> list[dict[str, Any]]:
-    return [{text(row[i]): row[i + 1] for i in range(0, len(row), 2)} for row in reply]
 
 
 def prune(spec: Spec[T], *, min_idle_ms: int) -> Plan[list[str]]:

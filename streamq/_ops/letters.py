@@ -10,7 +10,7 @@ import msgspec
 
 from streamq import _scripts_upkeep
 from streamq._letters import letter_of
-from streamq._requests import Command, Pipeline, Plan, Script, ask, ask_each, is_entry_id, text
+from streamq._requests import Command, Pipeline, Plan, Script, ask, ask_each, is_entry_id, server_ms, text
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, JobEncodingError, StreamqError
 from streamq.keys import check_id, is_whole
@@ -143,7 +143,7 @@ def purge(spec: Spec[T], letter_ids: Iterable[str]) -> Plan[int]:
 def purge_older(spec: Spec[T], age_ms: int) -> Plan[int]:
     """Remove dead letters that died at least `age_ms` ago, by the server's clock; how many. Two requests per ten."""
     dead = spec.keys.dead
-    now = yield from ask(Command(("TIME",), (dead,), _ms))
+    now = yield from ask(server_ms(dead))
     last = f"{max(now - age_ms, 0)}-{2**64 - 1}"
     purged = 0
     while True:
@@ -180,7 +180,3 @@ def _rows(reply: Any) -> list[tuple[str, list[bytes]]]:
 
 def _pairs(flat: list[bytes]) -> Fields:
     return tuple(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _ms(reply: Any) -> int:
-    return int(reply[0]) * 1000 + int(reply[1]) // 1000

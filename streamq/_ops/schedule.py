@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from streamq import _scripts_timers
@@ -11,16 +11,12 @@ from streamq._codec import about_entry, unpack_entry
 from streamq._requests import Command, Pipeline, Plan, Script, ask, ask_each, text
 from streamq._scripts_timers import When, time_ms, too_far
 from streamq._spec import Spec
+from streamq._times import moment, ms_of
 from streamq.errors import JobStateError
 from streamq.keys import check_id
 from streamq.messages import MOST_MS, ScheduledJob
 
 T = TypeVar("T")
-
-_EPOCH = datetime.fromtimestamp(0, UTC)
-
-_LAST_MS = 253_402_300_799_000
-"""The last second of the year 9999, where datetime ends."""
 
 
 def reschedule(spec: Spec[T], job_id: str, due: When) -> Plan[datetime]:
@@ -31,7 +27,7 @@ def reschedule(spec: Spec[T], job_id: str, due: When) -> Plan[datetime]:
         raise too_far(value, spec.options.max_delay_ms)
     if code == 0:
         raise _not_scheduled(job_id, value, "rescheduled")
-    return _datetime(int(value))
+    return moment(int(value))
 
 
 def run_now(spec: Spec[T], job_id: str) -> Plan[str]:
@@ -61,7 +57,7 @@ def get(spec: Spec[T], job_id: str) -> Plan[ScheduledJob | None]:
     commands: list[Command[Any] | Script[Any]] = []
     for timer in timers:
         commands.append(Command(("ZSCORE", scheduled, timer), (scheduled,), _score))
-        commands.append(Command(("HGET", jobs, timer), (jobs,), bytes_or_none))
+        commands.append(Command(("HGET", jobs, timer), (jobs,), _bytes_or_none))
     answers: list[Any] = yield from ask_each(Pipeline(tuple(commands)))
     for answer in answers:
         if isinstance(answer, Exception):
@@ -150,7 +146,7 @@ def _is_before(timer: _Timer, due_before: datetime | None) -> bool:
 
 
 def _timer_of(job: ScheduledJob) -> _Timer:
-    return _Timer(f"{job.group or ''}/{job.job_id}", _ms(job.due_at))
+    return _Timer(f"{job.group or ''}/{job.job_id}", ms_of(job.due_at))
 
 
 def _timers(reply: Any) -> list[_Timer]:
@@ -185,10 +181,10 @@ def _job(timer: _Timer, packed: bytes | None) -> ScheduledJob:
     return ScheduledJob(
         job_id=job_id,
         group=group or None,
-        due_at=_datetime(timer.due_ms),
+        due_at=moment(timer.due_ms),
         attempt=attempt,
         errors=errors,
-        enqueued_at=None if enqueued_ms is None else _datetime(enqueued_ms),
+        enqueued_at=None if enqueued_ms is None else moment(enqueued_ms),
         fields=tuple(zip(fields[::2], fields[1::2], strict=True)),
     )
 
@@ -202,14 +198,5 @@ def _whole_or_none(reply: Any) -> int | None:
     return None if reply is None else int(reply)
 
 
-def bytes_or_none(reply: Any) -> bytes | None:
-    """Decodes a value as it is."""
+def _bytes_or_none(reply: Any) -> bytes | None:
     return reply  # type: ignore[no-any-return]  # RESP's bulk string
-
-
-def _datetime(ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=min(ms, _LAST_MS))  # a float of seconds would lose the ms of a far one
-
-
-def _ms(value: datetime) -> int:
-    return (value - _EPOCH) // timedelta(milliseconds=1)

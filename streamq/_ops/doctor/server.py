@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from streamq._ops.doctor.findings import Finding, many, redis
-from streamq._requests import Command, Pipeline, Plan, Reply, ask, ask_each, text, texts
+from streamq._requests import Command, Pipeline, Plan, Reply, ask, ask_each, server_ms, text, texts
 from streamq._text import duration
 from streamq.errors import ServerTooOldError
 
@@ -91,7 +91,7 @@ def look(user: str = "") -> Plan[Facts]:
 
 def time_ms() -> Plan[int | None]:
     """The server's clock; None if the user may not ask. One request."""
-    [answer] = yield from ask_each(Pipeline((Command(("TIME",), (), _ms),)))
+    [answer] = yield from ask_each(Pipeline((server_ms(),)))
     return None if isinstance(answer, Exception) else answer
 
 
@@ -103,10 +103,6 @@ def _hello(reply: Reply) -> Hello:
 
 def _lines(reply: Reply) -> dict[str, str]:
     return dict(line.split(":", 1) for line in text(reply).splitlines() if ":" in line)
-
-
-def _ms(reply: Reply) -> int:
-    return int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
 def is_too_old(hello: Hello) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from streamq._ops.doctor.findings import Finding, is_denied, many, streamq
 from streamq._ops.doctor.layout import Kinds
 from streamq._ops.doctor.workers import Beats
-from streamq._requests import Command, Pipeline, Plan, Reply, ask_each, entry_order, text
+from streamq._requests import Command, Pipeline, Plan, Reply, ask_each, consumers_of, entry_order, groups_of, text
 from streamq._text import duration
 from streamq.keys import NAME, Keys
 from streamq.options import StreamOptions
@@ -113,7 +113,7 @@ def _figures(keys: Keys, kinds: Kinds, work: Work) -> Plan[dict[str, Any]]:
     stream, dead, timers, meta, wake = keys.stream, keys.dead, keys.scheduled, keys.meta, keys.wake
     asked = {
         "length": Command(("XLEN", stream), (stream,), int),
-        "groups": Command(("XINFO", "GROUPS", stream), (stream,), _rows),
+        "groups": groups_of(stream),
         "dead": Command(("XLEN", dead), (dead,), int),
         "scheduled": Command(("ZCARD", timers), (timers,), int),
         "first": Command(("ZRANGE", timers, 0, 0, "WITHSCORES"), (timers,), _due),
@@ -144,7 +144,7 @@ def _group(keys: Keys, row: dict[str, Any], beats: Beats, work: Work) -> Plan[Gr
     last = text(row["last-delivered-id"])
     asked: dict[str, Command[Any]] = {}
     if row["consumers"] <= LISTED:
-        asked["consumers"] = Command(("XINFO", "CONSUMERS", stream, name), (stream,), _rows)
+        asked["consumers"] = consumers_of(stream, name)
     if row["pending"]:
         asked["pending"] = Command(("XPENDING", stream, name, "-", "+", SAMPLED), (stream,), list)
     if entry_order(last) < (2**64 - 1, 2**64 - 1):  # else there is nothing behind it, and the server refuses to look
@@ -220,10 +220,6 @@ def _absent(members: Sequence[bytes], other: Any, own: Any) -> Plan[list[bytes]]
         return []
     still = yield from ask_each(Pipeline(tuple(own(member) for member in lacking)))
     return [member for member, answer in zip(lacking, still, strict=True) if answer is True]
-
-
-def _rows(reply: Reply) -> list[dict[str, Any]]:
-    return [{text(row[i]): row[i + 1] for i in range(0, len(row), 2)} for row in reply]
 
 
 def _due(reply: Reply) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamq._ops.inspect.replies import age_s, moment
+from streamq._ops.inspect.replies import age_s, moment_or_none
 from streamq._requests import text
 from streamq.keys import is_whole
 from streamq.messages import MOST_MS
@@ -116,7 +116,7 @@ def _told(member: Member, beat: Beat | None, now_ms: int | None) -> Member:
         host=None if about.host is None else about.host[:_WORD],
         pid=about.pid,
         version=None if about.version is None else about.version[:_WORD],
-        started_at=moment(about.started_at if is_whole(about.started_at, 1, MOST_MS) else None),
+        started_at=moment_or_none(about.started_at if is_whole(about.started_at, 1, MOST_MS) else None),
         concurrency=about.concurrency,
     )
 

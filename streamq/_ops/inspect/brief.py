@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from streamq._ops.inspect.counting import unread
-from streamq._ops.inspect.replies import counter, entries, mapping, rows
-from streamq._requests import Command, Pipeline, Plan, ask_each, entry_order, text
+from streamq._ops.inspect.replies import counter, entries, mapping
+from streamq._requests import Command, Pipeline, Plan, ask_each, consumers_of, entry_order, groups_of, text
 from streamq._spec import Spec
 from streamq.errors import ServerError
 from streamq.messages import GroupSnapshot, Snapshot
@@ -24,7 +24,7 @@ def snapshot(spec: Spec[T]) -> Plan[Snapshot]:
         Pipeline(
             (
                 Command(("XLEN", keys.stream), (keys.stream,), int),
-                Command(("XINFO", "GROUPS", keys.stream), (keys.stream,), rows),
+                groups_of(keys.stream),
                 Command(("XLEN", keys.dead), (keys.dead,), int),
                 Command(("ZCARD", keys.scheduled), (keys.scheduled,), int),
                 Command(("HGETALL", keys.meta), (keys.meta,), mapping),
@@ -61,7 +61,7 @@ def _unheard(spec: Spec[T], row: dict[str, Any]) -> Plan[bool]:
     if row["consumers"] == 0:
         return True
     stream = spec.keys.stream
-    consumers = yield from ask_each(Pipeline((Command(("XINFO", "CONSUMERS", stream, row["name"]), (stream,), rows),)))
+    consumers = yield from ask_each(Pipeline((consumers_of(stream, row["name"]),)))
     if isinstance(consumers[0], Exception):
         return False  # the group, or the stream, is gone meanwhile
     longest = max(UNHEARD_MS, spec.options.lease_ms)
@@ -77,7 +77,7 @@ def abandoned(spec: Spec[T]) -> Plan[list[str]]:
     answers: list[Any] = yield from ask_each(
         Pipeline(
             (
-                Command(("XINFO", "GROUPS", stream), (stream,), rows),
+                groups_of(stream),
                 Command(("HEXISTS", meta, "paused"), (meta,), bool),
                 entries(stream, "-", "+", 1, newest_first=True),
             )

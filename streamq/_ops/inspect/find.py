@@ -11,8 +11,19 @@ from streamq._ops.inspect.beats import Beat, beat_of, is_alive
 from streamq._ops.inspect.counting import next_count
 from streamq._ops.inspect.full import GROUPS
 from streamq._ops.inspect.groups import shortened
-from streamq._ops.inspect.replies import Page, entries, entry_ms, moment, rows, server_ms, time_ms, value_of
-from streamq._requests import Command, Pipeline, Plan, ask, ask_each, entry_order, is_entry_id, text
+from streamq._ops.inspect.replies import Page, entries, entry_ms, moment_or_none, time_ms, value_of
+from streamq._requests import (
+    Command,
+    Pipeline,
+    Plan,
+    ask,
+    ask_each,
+    entry_order,
+    groups_of,
+    is_entry_id,
+    server_ms,
+    text,
+)
 from streamq._spec import Spec
 from streamq.errors import ServerError
 from streamq.keys import SLICES, check_id
@@ -119,7 +130,7 @@ def find(spec: Spec[T], job_id: str, *, payloads: bool = False) -> Plan[FoundJob
         job_id=job_id,
         stream=keys.name,
         deployment=keys.deployment,
-        at=moment(now_ms),
+        at=moment_or_none(now_ms),
         groups=standings,
         letters=[_told(letter) for letter in evidence.letters],
         unknown=unknown,
@@ -152,8 +163,8 @@ def _first(
 ) -> Plan[tuple[int | None, dict[str, str], tuple[int, int], _Record | None]]:
     stream, dead = spec.keys.stream, spec.keys.dead
     parts: list[Command[Any]] = [
-        Command(("TIME",), (stream,), server_ms),
-        Command(("XINFO", "GROUPS", stream), (stream,), rows),
+        server_ms(stream),
+        groups_of(stream),
         Command(("XLEN", stream), (stream,), int),
         Command(("XLEN", dead), (dead,), int),
         *(Command(("HMGET", key, "", job_id), (key,), list) for key in spec.keys.ids),
@@ -302,10 +313,10 @@ class _Judge:
         name = group or ""
         timer = found.timers.get(name) or found.timers.get("")
         if timer is not None:
-            return self._job(group, "scheduled", timer.fields, due_at=moment(timer.due_ms))
+            return self._job(group, "scheduled", timer.fields, due_at=moment_or_none(timer.due_ms))
         record = found.done.get(name)
         if record is not None and record.word == "done":
-            until = moment(record.until_ms)
+            until = moment_or_none(record.until_ms)
             return self._job(group, "done", None, result_bytes=record.size or None, remembered_until=until)
         mine = [entry for entry in found.entries if self._handles(entry, name)]
         return self._alive(group, mine) or self._left(group, [entry for entry in mine if entry.fields is not None])
@@ -330,7 +341,7 @@ class _Judge:
             return self._job(group, "done", mine[0].fields, entry_id=mine[0].id)
         queued = self._found.queued
         if queued is not None and queued.word == "done" and len(self._found.groups) <= 1:
-            return self._job(group, "done", None, remembered_until=moment(queued.until_ms))
+            return self._job(group, "done", None, remembered_until=moment_or_none(queued.until_ms))
         return self._job(group, "unknown", None)
 
     def _handles(self, entry: _Entry, group: str) -> bool:
@@ -363,7 +374,7 @@ class _Judge:
             state=state,
             attempt=attempt,
             errors=errors,
-            enqueued_at=moment(entry_ms(about.get("entry_id", "0-0")) if at_ms is None else at_ms),
+            enqueued_at=moment_or_none(entry_ms(about.get("entry_id", "0-0")) if at_ms is None else at_ms),
             redrives=int(redrives) if redrives.isdigit() and len(redrives) <= 9 else 0,  # noqa: PLR2004  # may be foreign
             payload=None if payload is None else shortened(payload),
             payload_bytes=None if payload is None else len(payload),

@@ -19,15 +19,25 @@ from streamq._ops.inspect.replies import (
     entries,
     entry_ms,
     mapping,
-    moment,
-    named,
-    rows,
-    server_ms,
+    moment_or_none,
     time_ms,
     value_of,
 )
 from streamq._ops.inspect.verdict import verdict
-from streamq._requests import Command, Pipeline, Plan, ask, ask_each, text, texts
+from streamq._requests import (
+    Command,
+    Pipeline,
+    Plan,
+    ask,
+    ask_each,
+    consumers_of,
+    groups_of,
+    named,
+    rows,
+    server_ms,
+    text,
+    texts,
+)
 from streamq._spec import Spec
 from streamq.errors import ConfigurationError, ServerError
 from streamq.keys import Keys
@@ -110,9 +120,9 @@ def full(spec: Spec[T], *, payloads: bool = False) -> Plan[FullSnapshot]:
             length=first.length,
             paused=b"paused" in first.counters,
             groups=groups,
-            at=moment(now_ms),
+            at=moment_or_none(now_ms),
             slot=spec.keys.slot,
-            next_due=moment(first.next_ms),
+            next_due=moment_or_none(first.next_ms),
             due=due,
             dead_letters=letters,
             memory=first.memory,
@@ -163,7 +173,7 @@ def _needed(keys: Keys) -> dict[str, Command[Any]]:
     scheduled, jobs = (keys.scheduled,), (keys.jobs,)
     return {
         "length": Command(("XLEN", *stream), stream, int),
-        "groups": Command(("XINFO", "GROUPS", *stream), stream, rows),
+        "groups": groups_of(keys.stream),
         "dead": Command(("XLEN", *dead), dead, int),
         "scheduled": Command(("ZCARD", *scheduled), scheduled, int),
         "jobs": Command(("HLEN", *jobs), jobs, int),
@@ -180,7 +190,7 @@ def _allowed(keys: Keys) -> dict[str, Command[Any]]:
     """What a user that may only read is refused, or a service has not."""
     stream = (keys.stream,)
     return {
-        "now_ms": Command(("TIME",), stream, server_ms),
+        "now_ms": server_ms(*stream),
         "doubts": Command(("HELLO",), stream, _doubts),
         "policy": Command(("CONFIG", "GET", "maxmemory-policy"), stream, _policy),
     }
@@ -230,7 +240,7 @@ def _look(spec: Spec[T], first: _First, omitted: list[Omission]) -> Plan[tuple[l
     commands: list[Command[Any]] = []
     for row in seen:
         name, last = row["name"], text(row["last-delivered-id"])
-        commands.append(Command(("XINFO", "CONSUMERS", stream, name), (stream,), rows))
+        commands.append(consumers_of(stream, name))
         commands.append(Command(("XPENDING", stream, name, "-", "+", ROWS), (stream,), _pending))
         behind = last if last == LAST_ID else f"({last}"  # behind the last possible ID the server refuses to look
         commands.append(entries(stream, behind, "+", 1))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from streamq._requests import Arg, Command, text
+from streamq._times import moment
 from streamq.messages import MOST_MS
 
 T = TypeVar("T")
-
-_LAST_MS = 253_402_300_799_000
-"""The last second of the year 9999, where datetime ends."""
 
 _FIRST_MS = 10**12
 """September 2001. An entry ID below it was given by a producer and is no time."""
@@ -39,29 +37,14 @@ def page(reply: Any) -> Page:
     return Page([text(entry_id) for entry_id, _ in reply], fields, sum(len(part) for each in fields for part in each))
 
 
-def rows(reply: Any) -> list[dict[str, Any]]:
-    """Decodes XINFO's rows by name."""
-    return [named(row) for row in reply]
-
-
-def named(row: Any) -> dict[str, Any]:
-    """Flat names and values by name."""
-    return {text(row[i]): row[i + 1] for i in range(0, len(row), 2)}
-
-
 def mapping(reply: Any) -> dict[bytes, bytes]:
     """Decodes HGETALL."""
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def server_ms(reply: Any) -> int:
-    """Decodes TIME, to ms."""
-    return int(reply[0]) * 1000 + int(reply[1]) // 1000
-
-
-def moment(ms: int | None) -> datetime | None:
-    """A time in ms of the server's clock."""
-    return None if ms is None else datetime.fromtimestamp(min(max(ms, 0), _LAST_MS) / 1000, UTC)
+def moment_or_none(ms: int | None) -> datetime | None:
+    """A time in ms of the server's clock, if it is known."""
+    return None if ms is None else moment(ms)
 
 
 def entry_ms(entry_id: str) -> int | None:
