@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamq import StreamOptions, WorkerSettings
-from streamq._ops.inspect.beats import Beat, _About, is_alive, lease_ms_of
+from streamq._beats import Beat
+from streamq._ops.inspect.beats import About, is_alive, lease_ms_of
 from streamq.backoff import Backoff
 
 NOW = 1_700_000_000_000
@@ -13,7 +14,7 @@ NOW = 1_700_000_000_000
 
 def beat(age_ms, lease=None):
     settings = None if lease is None else WorkerSettings.of(StreamOptions(lease=lease))
-    return Beat(NOW - age_ms, _About(settings=settings))
+    return Beat(NOW - age_ms, About(settings=settings))
 
 
 @pytest.mark.parametrize(

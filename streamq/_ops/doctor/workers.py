@@ -7,20 +7,16 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from streamq._beats import Beat, some_beats
 from streamq._ops.doctor.findings import Finding, many, streamq
-from streamq._requests import Command, Pipeline, Plan, Reply, ask_each, text
+from streamq._requests import Pipeline, Plan, ask_each
 from streamq.keys import Keys
-
-SILENT_MS: Final = 10_000
-"""A worker that did not beat for so long is dead, or stands still. They beat every 2 s."""
+from streamq.snapshots import OF_A_GROUP
 
 _PAGE: Final = 1_000
 
 _PAGES: Final = 10
 """Most pages of beats that are read."""
-
-_OF_A_GROUP: Final = frozenset({"lease", "max_deliveries", "retry", "crash_backoff"})
-"""Settings that only the workers of one group must agree on."""
 
 _SHOWN: Final = 60
 """Most characters of a setting."""
@@ -34,23 +30,16 @@ class _About(msgspec.Struct):
     settings: dict[str, Any] | None = None
 
 
-class Beat(NamedTuple):
-    """A worker's last sign of life."""
-
-    at_ms: int
-    about: _About
-
-
 class Beats(NamedTuple):
     """Those of a stream's workers, by consumer."""
 
-    by_name: Mapping[str, Beat]
+    by_name: Mapping[str, Beat[_About]]
     now_ms: int
 
     def is_live(self, name: str) -> bool:
         """Whether that worker has just beaten."""
         beat = self.by_name.get(name)
-        return beat is not None and self.now_ms - beat.at_ms <= SILENT_MS
+        return beat is not None and beat.is_fresh(self.now_ms)
 
     @property
     def live(self) -> dict[str, _About]:
@@ -68,11 +57,10 @@ class Beats(NamedTuple):
 
 def beats(keys: Keys, now_ms: int) -> Plan[Beats]:
     """What the workers say: of some 10,000 at most. One request per 1,000."""
-    found: dict[str, Beat] = {}
+    found: dict[str, Beat[_About]] = {}
     cursor = "0"
     for _ in range(_PAGES):
-        page = Pipeline((Command(("HSCAN", keys.workers, cursor, "COUNT", _PAGE), (keys.workers,), _page),))
-        [answer] = yield from ask_each(page)
+        [answer] = yield from ask_each(Pipeline((some_beats(keys, cursor, _PAGE, _About),)))
         if isinstance(answer, Exception):
             break
         cursor, some = answer
@@ -80,23 +68,6 @@ def beats(keys: Keys, now_ms: int) -> Plan[Beats]:
         if cursor == "0":
             break
     return Beats(found, now_ms)
-
-
-def _page(reply: Reply) -> tuple[str, dict[str, Beat]]:
-    cursor, flat = reply
-    pairs = zip(flat[::2], flat[1::2], strict=True)
-    return text(cursor), {text(name): beat for name, value in pairs if (beat := _beat(value)) is not None}
-
-
-def _beat(value: bytes) -> Beat | None:
-    at, _, rest = value.partition(b" ")
-    if not at.isdigit() or len(at) > 14:  # noqa: PLR2004  # digits of a time in ms that is one
-        return None
-    try:
-        about = msgspec.json.decode(rest, type=_About)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        about = _About()
-    return Beat(int(at), about)
 
 
 def judge(keys: Keys, found: Beats) -> Iterator[Finding]:
@@ -119,7 +90,7 @@ def judge(keys: Keys, found: Beats) -> Iterator[Finding]:
     told = sorted({name for about in live.values() for name in about.settings or {}})
     groups = sorted({about.group for about in live.values() if about.group is not None})
     for setting in told:
-        for group in groups if setting in _OF_A_GROUP and groups else [None]:
+        for group in groups if setting in OF_A_GROUP and groups else [None]:
             having = [about for about in live.values() if group in {None, about.group}]
             yield from _differing(keys, setting, group, having)
 

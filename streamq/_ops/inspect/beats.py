@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import msgspec
 
+from streamq._beats import SILENT_MS, Beat
 from streamq._ops.inspect.replies import age_s, moment_or_none
 from streamq._requests import text
 from streamq.keys import is_whole
 from streamq.messages import MOST_MS
 from streamq.snapshots import OF_A_GROUP, Difference, Member, WorkerSettings
-
-SILENT_MS = 10_000
-"""A worker that did not beat for so long is not alive, unless the server heard of it as a consumer. They beat every 2 s."""
 
 HEARD_MS = 60_000
 """Another consumer is alive if the server heard of it within so long, or a lease if that is longer."""
@@ -26,7 +24,7 @@ _WORD = 200
 """Most characters of what a beat says."""
 
 
-class _About(msgspec.Struct):
+class About(msgspec.Struct):
     """What a worker says; everything may be missing, or be somebody else's."""
 
     host: str | None = None
@@ -38,31 +36,15 @@ class _About(msgspec.Struct):
     settings: WorkerSettings | None = None
 
 
-class Beat(NamedTuple):
-    """A worker's last sign of life."""
-
-    at_ms: int
-    about: _About
+WorkerBeat: TypeAlias = Beat[About]
 
 
-def beat_of(value: bytes) -> Beat | None:
-    """A beat as it is stored, or None if it is none."""
-    at, _, rest = value.partition(b" ")
-    if not at.isdigit() or len(at) > len(str(MOST_MS)):
-        return None
-    try:
-        about = msgspec.json.decode(rest, type=_About)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        about = _About()
-    return Beat(int(at), about)
-
-
-def is_beating(beat: Beat, now_ms: int | None) -> bool:
+def is_beating(beat: WorkerBeat, now_ms: int | None) -> bool:
     """Whether its worker has just said that it is alive."""
-    return now_ms is not None and now_ms - beat.at_ms <= SILENT_MS
+    return now_ms is not None and beat.is_fresh(now_ms)
 
 
-def is_alive(beat: Beat | None, idle_ms: int | None, lease_ms: int, now_ms: int | None) -> bool | None:
+def is_alive(beat: WorkerBeat | None, idle_ms: int | None, lease_ms: int, now_ms: int | None) -> bool | None:
     """As `Member.alive` says.
 
     A worker whose event loop stands still does not beat, but renews its leases, and the server hears of that each third of a
@@ -76,7 +58,7 @@ def is_alive(beat: Beat | None, idle_ms: int | None, lease_ms: int, now_ms: int 
     return True if is_heard else None if now_ms is None else False
 
 
-def lease_ms_of(beats: Iterable[Beat], otherwise_ms: int, now_ms: int | None) -> int:
+def lease_ms_of(beats: Iterable[WorkerBeat], otherwise_ms: int, now_ms: int | None) -> int:
     """The lease that a group's workers have; the live ones know best."""
     known = [beat for beat in beats if beat.about.settings is not None]
     found = next((b for b in known if is_beating(b, now_ms)), next(iter(known), None))
@@ -84,7 +66,7 @@ def lease_ms_of(beats: Iterable[Beat], otherwise_ms: int, now_ms: int | None) ->
 
 
 def members(
-    consumers: list[dict[str, Any]], beats: Mapping[str, Beat], lease_ms: int, now_ms: int | None
+    consumers: list[dict[str, Any]], beats: Mapping[str, WorkerBeat], lease_ms: int, now_ms: int | None
 ) -> dict[str, Member]:
     """The consumers of a group, and its workers that are none yet, by name. `beats` are all, or those of this group."""
     idle = {text(row["name"]): row for row in consumers}
@@ -106,7 +88,7 @@ def members(
     return found
 
 
-def _told(member: Member, beat: Beat | None, now_ms: int | None) -> Member:
+def _told(member: Member, beat: WorkerBeat | None, now_ms: int | None) -> Member:
     if beat is None:
         return member
     about = beat.about
@@ -121,14 +103,14 @@ def _told(member: Member, beat: Beat | None, now_ms: int | None) -> Member:
     )
 
 
-def settings(beats: Mapping[str, Beat], now_ms: int | None) -> WorkerSettings | None:
+def settings(beats: Mapping[str, WorkerBeat], now_ms: int | None) -> WorkerSettings | None:
     """What the live workers have, or if none is alive what the dead ones had."""
     known = [beats[name] for name in sorted(beats) if beats[name].about.settings is not None]
     best = next((beat for beat in known if is_beating(beat, now_ms)), next(iter(known), None))
     return None if best is None else best.about.settings
 
 
-def differences(beats: Mapping[str, Beat], now_ms: int | None) -> list[Difference]:
+def differences(beats: Mapping[str, WorkerBeat], now_ms: int | None) -> list[Difference]:
     """Settings on which live workers do not agree."""
     live = {name: beats[name].about for name in sorted(beats) if is_beating(beats[name], now_ms)}
     groups = sorted({about.group for about in live.values() if about.group is not None})

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
+from streamq._beats import beat_of
 from streamq._codec import about_entry, unpack_entry
 from streamq._letters import letter_of
-from streamq._ops.inspect.beats import Beat, beat_of, is_alive
+from streamq._ops.inspect.beats import About, WorkerBeat, is_alive
 from streamq._ops.inspect.counting import next_count
 from streamq._ops.inspect.full import GROUPS
 from streamq._ops.inspect.groups import shortened
@@ -87,7 +88,7 @@ class _Evidence(NamedTuple):
     done: dict[str, _Record]
     entries: list[_Entry]
     letters: list[DeadLetter]
-    beats: dict[str, Beat]
+    beats: dict[str, WorkerBeat]
 
 
 def find(spec: Spec[T], job_id: str, *, payloads: bool = False) -> Plan[FoundJob]:
@@ -285,13 +286,13 @@ def _newest_first(found: dict[str, list[bytes]]) -> list[tuple[str, list[bytes]]
     return sorted(found.items(), key=lambda item: entry_order(item[0]), reverse=True)
 
 
-def _beats(spec: Spec[T], consumers: Iterable[str]) -> Plan[dict[str, Beat]]:
+def _beats(spec: Spec[T], consumers: Iterable[str]) -> Plan[dict[str, WorkerBeat]]:
     workers = spec.keys.workers
     names = sorted(consumers)
     if not names:
         return {}
     values: list[Any] = yield from ask(Command(("HMGET", workers, *names), (workers,), list))
-    beats = {name: beat_of(value) for name, value in zip(names, values, strict=True) if value is not None}
+    beats = {name: beat_of(value, About) for name, value in zip(names, values, strict=True) if value is not None}
     return {name: beat for name, beat in beats.items() if beat is not None}
 
 

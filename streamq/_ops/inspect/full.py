@@ -7,8 +7,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from streamq._beats import some_beats
 from streamq._ops.inspect import beats as told
-from streamq._ops.inspect.beats import Beat, beat_of
+from streamq._ops.inspect.beats import WorkerBeat
 from streamq._ops.inspect.counting import STEPS, Unread, next_count, unread
 from streamq._ops.inspect.groups import Figures, Look
 from streamq._ops.inspect.replies import (
@@ -86,7 +87,7 @@ class _First(NamedTuple):
     counters: dict[bytes, bytes]
     doubts: bool
     policy: str | None
-    workers: tuple[str, dict[str, Beat]]
+    workers: tuple[str, dict[str, WorkerBeat]]
     letters: Page
     memory: dict[str, int] | None
 
@@ -169,7 +170,7 @@ def _first(spec: Spec[T], omitted: list[Omission]) -> Plan[_First]:
 
 
 def _needed(keys: Keys) -> dict[str, Command[Any]]:
-    stream, dead, meta, workers = (keys.stream,), (keys.dead,), (keys.meta,), (keys.workers,)
+    stream, dead, meta = (keys.stream,), (keys.dead,), (keys.meta,)
     scheduled, jobs = (keys.scheduled,), (keys.jobs,)
     return {
         "length": Command(("XLEN", *stream), stream, int),
@@ -181,7 +182,7 @@ def _needed(keys: Keys) -> dict[str, Command[Any]]:
             ("ZRANGE", *scheduled, 0, 0, "WITHSCORES"), scheduled, lambda reply: time_ms(reply[1] if reply else None)
         ),
         "counters": Command(("HGETALL", *meta), meta, mapping),
-        "workers": Command(("HSCAN", *workers, "0", "COUNT", BEATS), workers, _beats_page),
+        "workers": some_beats(keys, "0", BEATS, told.About),
         "letters": entries(keys.dead, "-", "+", 1, newest_first=True),
     }
 
@@ -300,14 +301,12 @@ def _timers(spec: Spec[T], first: _First, now_ms: int | None) -> Plan[tuple[int,
     return due, min(abs(first.scheduled - first.jobs), abs(times - held))
 
 
-def _beats(spec: Spec[T], first: _First, omitted: list[Omission]) -> Plan[dict[str, Beat]]:
-    workers = spec.keys.workers
+def _beats(spec: Spec[T], first: _First, omitted: list[Omission]) -> Plan[dict[str, WorkerBeat]]:
     cursor, found = first.workers
     for _ in range(BEAT_PAGES - 1):
         if cursor == "0":
             return found
-        command = Command(("HSCAN", workers, cursor, "COUNT", BEATS), (workers,), _beats_page)
-        cursor, more = yield from ask(command)
+        cursor, more = yield from ask(some_beats(spec.keys, cursor, BEATS, told.About))
         found = {**found, **more}
     if cursor != "0":
         omitted.append(
@@ -346,16 +345,6 @@ def _letters(spec: Spec[T], first: _First, now_ms: int | None) -> Plan[DeadLette
 
 
 # --- decoding --------------------------------------------------------------------------------
-
-
-def _beats_page(reply: Any) -> tuple[str, dict[str, Beat]]:
-    cursor, flat = reply
-    found = {}
-    for name, value in zip(flat[::2], flat[1::2], strict=True):
-        beat = beat_of(value)
-        if beat is not None:
-            found[text(name)] = beat
-    return text(cursor), found
 
 
 def _pending(reply: Any) -> list[tuple[str, str, int, int]]:

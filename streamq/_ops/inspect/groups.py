@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from streamq._ops.inspect import beats as told
-from streamq._ops.inspect.beats import Beat
+from streamq._ops.inspect.beats import WorkerBeat
 from streamq._ops.inspect.counting import Unread
 from streamq._ops.inspect.replies import Page, age_s, counter, entry_ms, value_of
 from streamq._requests import text
@@ -41,7 +41,7 @@ class Figures:
         self,
         spec: Spec[Any],
         counters: dict[bytes, bytes],
-        beats: dict[str, Beat],
+        beats: dict[str, WorkerBeat],
         now_ms: int | None,
         *,
         payloads: bool,
