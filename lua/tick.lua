@@ -47,8 +47,8 @@ local LATE_MS = 500
 
 -- Whether a job lies there for so long: then who promotes is dead, or stands still.
 local function is_late()
-  local first = redis.pcall('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
-  return not first.err and first[2] and server_ms() - tonumber(first[2]) > LATE_MS
+  local due = first_due(scheduled)
+  return due and server_ms() - due > LATE_MS
 end
 
 local function keep(token, period, paused)

@@ -127,6 +127,10 @@ class Job(msgspec.Struct, Generic[T], eq=False, kw_only=True):
         return [(name, getattr(self, name)) for name in ("id", "entry_id", "attempt", "deliveries")]
 
 
+def _payload_of(fields: tuple[tuple[bytes, bytes], ...]) -> bytes | None:
+    return next((value for name, value in fields if name == b"job"), None)
+
+
 class DeadLetter(msgspec.Struct, frozen=True):
     """A job that was given up, with its entry exactly as it was.
 
@@ -166,7 +170,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     @property
     def payload(self) -> bytes | None:
         """The encoded payload (field ``job``), or None if there is none."""
-        return next((value for name, value in self.fields if name == b"job"), None)
+        return _payload_of(self.fields)
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -210,7 +214,7 @@ class ScheduledJob(msgspec.Struct, frozen=True):
     @property
     def payload(self) -> bytes | None:
         """The encoded payload (field ``job``), or None if there is none."""
-        return next((value for name, value in self.fields if name == b"job"), None)
+        return _payload_of(self.fields)
 
 
 class Redriven(msgspec.Struct, frozen=True):

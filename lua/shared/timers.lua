@@ -29,9 +29,9 @@ local function timer_for(scheduled, group, job_id)
   end
 end
 
--- When the first is due, by the server's clock in ms, or nil.
+-- When the first is due, by the server's clock in ms; nil without any, and of a key of another type.
 local function first_due(scheduled)
-  return tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2] or nil)
+  return tonumber(redis.pcall('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2] or nil)
 end
 
 -- ms from now until the first is due, at most a day; 0 if it is; -1 without any.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from streamq._codec import EntryCodec
 from streamq._flows import opening
-from streamq._requests import Command, Plan, ask
+from streamq._requests import Plan, ask, server_ms
 from streamq._spec import Spec
+from streamq._times import moment
 from streamq.connection import settings_of
 from streamq.errors import ConfigurationError, ServerError
 from streamq.keys import Keys
@@ -34,7 +35,7 @@ class Client:
     def __init__(
         self, name: str, url: str | None, deployment: str | None, options: StreamOptions | None = None
     ) -> None:
-        self._keys = Keys(name, deployment)
+        self.keys = Keys(name, deployment)
         self._spec = self._spec_of(StreamOptions() if options is None else options)
         self._opened: set[opening.Opening[dict[str, object]]] = set()
         self._driver = settings_of(url).blocking()
@@ -50,15 +51,14 @@ class Client:
     @property
     def name(self) -> str:
         """Of the stream."""
-        return self._keys.name
+        return self.keys.name
 
     def now(self) -> datetime:
         """The server's time: by it jobs are due, and have died. Of this machine, if the server does not tell."""
         try:
-            seconds, micros = self._driver.run(ask(Command(("TIME",), (), lambda reply: tuple(map(int, reply)))))
+            return moment(self._driver.run(ask(server_ms())))
         except (ConfigurationError, ServerError):
             return datetime.now(UTC)
-        return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
 
     def _operate(self, spec: AnySpec, plan: Plan[Any]) -> Any:
         """Run what changes something, behind a look at what the user may."""
@@ -67,4 +67,4 @@ class Client:
         return self._driver.run(plan)
 
     def _spec_of(self, options: StreamOptions) -> AnySpec:
-        return Spec(self._keys, options, EntryCodec(dict, options))
+        return Spec(self.keys, options, EntryCodec(dict, options))

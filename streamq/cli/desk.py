@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import typer
 
 from streamq._ops import registry
-from streamq._ops.doctor import server, workers
+from streamq._ops.doctor import workers
 from streamq._ops.doctor.workers import Beats
 from streamq._requests import Plan
+from streamq._times import ms_of
+from streamq.cli.client import Client
 from streamq.cli.output import REFUSED, fail
-from streamq.connection import settings_of
 from streamq.errors import JobStateError
-from streamq.keys import Keys
 from streamq.options import StreamOptions
 from streamq.stream import Stream
 
@@ -26,8 +25,8 @@ R = TypeVar("R")
 _Stream: TypeAlias = Stream[dict[str, Any]]
 
 
-class Desk:
-    """One stream.
+class Desk(Client):
+    """One stream, and whatever the commands need to know of it.
 
     Args:
         name: Of the stream.
@@ -39,25 +38,16 @@ class Desk:
     """
 
     def __init__(self, name: str, url: str | None, deployment: str | None) -> None:
-        self.keys = Keys(name, deployment)
+        super().__init__(name, url, deployment)
         self._url = url
         self._streams: list[_Stream] = []
-        self._driver = settings_of(url).blocking()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for stream in self._streams:
             stream.close()
-        self._driver.close()
-
-    @property
-    def name(self) -> str:
-        """Of the stream."""
-        return self.keys.name
+        super().__exit__(kind, error, trace)
 
     def stream(self, options: StreamOptions | None = None) -> _Stream:
         """The stream, with these settings. It is closed with the desk."""
@@ -82,8 +72,7 @@ class Desk:
 
     def beats(self) -> Beats:
         """What the stream's workers say of themselves."""
-        now_ms = self.run(server.time_ms())
-        return self.run(workers.beats(self.keys, round(time.time() * 1000) if now_ms is None else now_ms))
+        return self.run(workers.beats(self.keys, ms_of(self.now())))
 
     def told(self, *names: str) -> list[dict[str, Any]]:
         """These settings of the stream, as its live workers have them by their own word: each way they are told."""

@@ -151,7 +151,7 @@ class Letters(Client):
 
     def count(self) -> int:
         """How many there are."""
-        dead = self._keys.dead
+        dead = self.keys.dead
         return self._driver.run(ask(Command(("XLEN", dead), (dead,), int)))
 
     def one(self, letter_id: str) -> Stored | None:
