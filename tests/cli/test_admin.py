@@ -34,12 +34,6 @@ COMMANDS = (
 
 
 @pytest.fixture
-def stream(redis_url, ns):
-    with Stream(ns, redis=redis_url) as opened:
-        yield opened
-
-
-@pytest.fixture
 def cli(redis_url, ns):
     """``streamq COMMAND NAME ...`` on the stream of this test, in this process, or at a terminal where somebody types."""
 

@@ -26,25 +26,6 @@ ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)
 
 
 @pytest.fixture
-def stream(redis_url, ns):
-    with Stream(ns, redis=redis_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def for_group(redis_url, ns):
-    opened = []
-
-    def make(group, **options):
-        opened.append(Stream(ns, redis=redis_url, options=StreamOptions(group=group, **options)))
-        return opened[-1]
-
-    yield make
-    for each in opened:
-        each.close()
-
-
-@pytest.fixture
 def cli(redis_url, ns):
     """``streamq dead-letters COMMAND NAME ...`` on the stream of this test."""
 

@@ -100,12 +100,6 @@ def beat(raw, s, consumer, *, host, pid, ago_s=0, group="workers"):
     raw.hset(s._spec.keys.workers, consumer, f"{at} ".encode() + msgspec.json.encode(about))
 
 
-@pytest.fixture
-def stream(redis_url, ns):
-    with Stream(ns, redis=redis_url) as opened:
-        yield opened
-
-
 def test_json_is_the_whole_snapshot(stream, redis_url):
     stream.add_many([{}] * 3)
     stream.reject(stream.read("w")[0])

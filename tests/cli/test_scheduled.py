@@ -16,31 +16,12 @@ import redis
 import servers
 from cli.shell import COMMAND, call, environ, run_at_terminal
 
-from streamq import Stream, StreamOptions
+from streamq import Stream
 
 ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)
 """For what is the command line's own, and the same on every server."""
 
 HOUR = 3_600
-
-
-@pytest.fixture
-def stream(redis_url, ns):
-    with Stream(ns, redis=redis_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def for_group(redis_url, ns):
-    opened = []
-
-    def make(group, **options):
-        opened.append(Stream(ns, redis=redis_url, options=StreamOptions(group=group, **options)))
-        return opened[-1]
-
-    yield make
-    for each in opened:
-        each.close()
 
 
 @pytest.fixture
