@@ -188,6 +188,7 @@ def test_the_reply_of_a_read_is_lost(make_stream, raw, proxy):
     assert [job.entry_id for job in s.reclaim("w", min_idle=0).claimed] == ids
 
 
+@pytest.mark.slow
 def test_a_server_that_is_silent_longer_than_a_wait(new_server, colour, monkeypatch):
     """What it says later must not pass for the answer to something else."""
     monkeypatch.setattr(connection, "READ_TIMEOUT_S", 0.5)
@@ -251,6 +252,7 @@ def test_scripts_are_flushed_before_every_call(make_stream, raw):
 
 
 @pytest.mark.covers("C59")
+@pytest.mark.slow
 def test_scripts_are_flushed_all_the_time(make_stream, raw, redis_url):
     s = make_stream(max_deliveries=1)
     over = threading.Event()
@@ -342,6 +344,7 @@ def test_a_stream_made_before_a_fork(make_stream, raw, colour):
 
 
 @pytest.mark.covers("C79")
+@pytest.mark.slow
 def test_a_spawned_process(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     s.add({})
@@ -371,6 +374,7 @@ def test_one_object_in_two_event_loops_one_after_the_other(redis_url, ns, raw):
 
 
 @pytest.mark.covers("C79")
+@pytest.mark.slow
 def test_one_object_in_two_event_loops_unclosed(redis_url, ns, raw):
     code = """if True:
         import asyncio, sys
@@ -400,6 +404,7 @@ def test_one_object_in_two_event_loops_unclosed(redis_url, ns, raw):
 
 
 @pytest.mark.covers("C79")
+@pytest.mark.slow
 def test_tasks_share_one_object(redis_url, ns, raw):
     async def work():
         async with AsyncStream(ns, redis=redis_url) as stream:

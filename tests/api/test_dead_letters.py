@@ -249,6 +249,7 @@ def test_a_malformed_entry_that_cannot_be_dead_lettered_stays_pending(make_strea
 
 
 @pytest.mark.covers("S6")
+@pytest.mark.slow
 def test_pending_or_dead_at_every_instant(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     s.add_many({"n": n} for n in range(400))
@@ -267,7 +268,7 @@ def test_pending_or_dead_at_every_instant(make_stream, raw, colour, redis_url, n
         assert Counter(dead + pending) == Counter(ids)
 
     options = {"lease": 0.01, "max_deliveries": 5}
-    for _ in range(10):
+    for _ in range(5):
         with children.running(children.reclaim_always, colour, redis_url, ns, options) as (reclaimer, pipe):
             assert pipe.recv() == "ready"
             pipe.send("go")
@@ -285,6 +286,7 @@ def test_pending_or_dead_at_every_instant(make_stream, raw, colour, redis_url, n
 
 
 @pytest.mark.covers("C04")
+@pytest.mark.slow
 def test_a_job_that_ends_its_process(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     ids = {name: s.add({"name": name}).entry_id for name in "PABCDE"}

@@ -195,6 +195,7 @@ def test_too_few_replicas(new_server):
     assert "too few replicas" in found(report, "trial")[0][1]
 
 
+@pytest.mark.slow
 def test_a_replica(new_server):
     master, server = new_server(), new_server()
     with redis.Redis.from_url(server.url) as client:
@@ -218,6 +219,7 @@ def test_connections_that_run_out(new_server):
             client.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_loading(new_server, tmp_path):
     server = new_server(directory=tmp_path)
     with redis.Redis.from_url(server.url) as client:
@@ -274,6 +276,7 @@ def test_a_connection_by_tls(new_server, pytestconfig):
 
 
 @pytest.mark.covers("D1", "D2")
+@pytest.mark.slow
 def test_a_plain_url_of_a_node_of_a_cluster(new_server):
     server = new_server(args=("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"))
     here, there = Keys("b"), Keys("a")
@@ -304,6 +307,7 @@ def test_a_cluster_that_is_down(new_server):
 
 
 @pytest.mark.covers("D2")
+@pytest.mark.slow
 def test_keys_on_another_node(new_server):
     one, other = (new_server(args=("--cluster-enabled", "yes")) for _ in range(2))
     with redis.Redis.from_url(one.url) as first, redis.Redis.from_url(other.url) as second:
@@ -652,6 +656,7 @@ def test_too_many_consumers_are_not_listed(keys, raw, redis_url, ns):
     assert remedy == f"streamq consumers prune orders --deployment {ns}"
 
 
+@pytest.mark.slow
 def test_what_it_costs_does_not_grow_with_the_stream(keys, raw, proxy, redis_url, ns):
     def filled(size):
         with raw.pipeline(transaction=False) as pipe:

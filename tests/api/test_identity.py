@@ -25,6 +25,7 @@ def by_hand(raw, s, *fields):
 
 
 @pytest.mark.covers("I1")
+@pytest.mark.slow
 def test_many_processes_apply_each_id_once(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     ids = [f"id-{n}" for n in range(100)]
@@ -200,6 +201,7 @@ def test_streams_do_not_share_ids(make_stream):
 
 
 @pytest.mark.covers("I4", "C19")
+@pytest.mark.slow
 def test_a_worker_killed_before_the_effect(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     entry_id = s.add({}, job_id="a").entry_id
@@ -399,6 +401,7 @@ def clock(raw):
 
 
 @pytest.mark.covers("I2", "C71")
+@pytest.mark.slow
 def test_records_are_kept_for_the_window_and_little_longer(make_stream, raw):
     s = make_stream(idempotency_ttl=0.45)
     keys, turn = s._spec.keys, s._spec.options.slice_ms
@@ -428,6 +431,7 @@ def test_records_are_kept_for_the_window_and_little_longer(make_stream, raw):
 
 
 @pytest.mark.covers("C71", "I2")
+@pytest.mark.slow
 def test_records_vanish_when_nobody_adds_any_more(make_stream, raw):
     s = make_stream(idempotency_ttl=1)
     keys = s._spec.keys

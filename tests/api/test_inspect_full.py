@@ -160,6 +160,7 @@ def test_a_group_at_the_end_of_the_stream(make_stream, raw):
     assert (group.ready, group.exact, group.abandoned) == (20, True, True)
 
 
+@pytest.mark.slow
 def test_more_than_is_counted_on_both_sides(make_stream, raw):
     s = make_stream()
     s.read("w")
@@ -240,6 +241,7 @@ def test_a_live_worker_a_dead_one_and_a_hand_written_loop(make_stream, raw):
     assert 120 <= members["dead"].beat < 180
 
 
+@pytest.mark.slow
 def test_the_oldest_pending_names_its_dead_holder_and_its_deliveries(make_stream, raw):
     s = make_stream(lease=0.05)
     s.add_many([{}] * 3)
@@ -612,6 +614,7 @@ def test_names_of_others_are_told_as_they_are(make_stream, raw):
     assert all("\x1b" not in finding.text + (finding.command or "") for finding in found.verdict)
 
 
+@pytest.mark.slow
 def test_entries_of_twenty_megabytes(make_stream, raw):
     s = make_stream()
     s.groups.create("workers")
@@ -635,6 +638,7 @@ def commands(raw):
     return {name: (row["calls"], row["usec"]) for name, row in raw.info("commandstats").items()}
 
 
+@pytest.mark.slow
 def test_groups_and_workers_beyond_the_bound(make_stream, raw, proxy):
     s = make_stream()
     s.add_many({"n": n} for n in range(2_600))
@@ -709,6 +713,7 @@ def check_costs(s, raw, *, entries, pending, scheduled, dead):
 OTHERS = {"cmdstat_info", "cmdstat_config|resetstat", "cmdstat_config", "cmdstat_slowlog|reset", "cmdstat_slowlog"}
 
 
+@pytest.mark.slow
 def test_a_stream_of_some_size_costs_little(new_server, make_stream):
     server = new_server(args=("--slowlog-log-slower-than", "1000"))
     with redis.Redis.from_url(server.url, single_connection_client=True, protocol=2) as raw:

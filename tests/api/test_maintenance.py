@@ -237,6 +237,7 @@ def test_beats_of_other_groups_consumers_stay(make_stream, raw):
     assert beats(raw, a) == {}
 
 
+@pytest.mark.slow
 def test_thousands_of_beats_are_looked_at_some_by_some(make_stream, raw, monkeypatch):
     monkeypatch.setattr(consumer_ops, "BEATS", 10)
     s = make_stream()

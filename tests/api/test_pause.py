@@ -73,6 +73,7 @@ def loop(s, block, starts, stop):
             s.ack(job)
 
 
+@pytest.mark.slow
 def test_readers_in_loops_start_nothing_two_seconds_later(make_stream):
     producer = make_stream()
     starts, stop = [], threading.Event()
@@ -128,6 +129,7 @@ def test_a_wait_that_ends_in_a_pause(make_stream, raw):
     assert look.pending(raw, s) == {}
 
 
+@pytest.mark.slow
 def test_a_pause_in_the_middle_of_a_wait(make_stream, raw):
     s, operator = make_stream(), make_stream()
     with ThreadPoolExecutor(1) as pool:
@@ -184,6 +186,7 @@ def test_keys_of_the_wrong_type(make_stream, raw, key):
 
 
 @pytest.mark.parametrize("colour", ["sync"])  # an AsyncStream belongs to one event loop
+@pytest.mark.slow
 def test_threads_that_share_a_stream_see_the_pause(make_stream):
     s = make_stream()
     s.add_many([{}] * 50)

@@ -37,6 +37,7 @@ def starts(raw, s):
 
 
 @pytest.mark.covers("S3")
+@pytest.mark.slow
 def test_takes_what_a_killed_worker_held(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     s.add_many({"n": n} for n in range(7))
@@ -133,6 +134,7 @@ def test_a_spent_entry_does_not_cost_the_others(make_stream, raw):
 
 
 @pytest.mark.covers("F1b")
+@pytest.mark.slow
 def test_entries_that_fall_due_meanwhile(make_stream, raw, redis_url):
     s = make_stream(max_deliveries=1_000_000, crash_backoff=Backoff.constant(0, limit=None))
     ids = held(s, 50)
@@ -176,6 +178,7 @@ def test_an_error_carries_what_was_done(make_stream, raw, proxy):
 
 
 @pytest.mark.covers("F4")
+@pytest.mark.slow
 def test_many_reclaimers_at_once(make_stream, raw):
     s = make_stream()
     ids = held(s, 500)
@@ -251,6 +254,7 @@ def test_one_spent_and_one_other_of_five_removed(make_stream, raw):
 
 
 @pytest.mark.covers("F3", "C36")
+@pytest.mark.slow
 def test_two_of_three_removed_under_a_killed_worker(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     s.add_many({"n": n} for n in range(3))
@@ -548,6 +552,7 @@ def test_starts_are_counted_for_whom_they_are(make_stream, raw):
 
 
 @pytest.mark.covers("F9")
+@pytest.mark.slow
 def test_starts_go_by_500(make_stream, raw, proxy):
     s = make_stream(redis=proxy.url)
     count = MAX_BATCH + 3

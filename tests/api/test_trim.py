@@ -55,6 +55,7 @@ def test_what_an_acknowledgement_leaves(make_stream, raw, retention):
 
 @pytest.mark.covers("F15")
 @pytest.mark.parametrize("at", ["head", "middle", "end"])
+@pytest.mark.slow
 def test_ten_thousand_that_a_foreign_client_acknowledged(make_stream, raw, at):
     s = make_stream()
     s.read("w")

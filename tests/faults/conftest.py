@@ -22,7 +22,7 @@ def worlds(server: servers.Server | servers.GivenServer, ns: str) -> Iterator[Se
     """
     url = f"unix://{server.unix_path}" if isinstance(server, servers.Server) else server.url
     driver = settings_of(url).blocking()
-    with redis.Redis.from_url(url, single_connection_client=True, protocol=2) as client:
+    with redis.Redis.from_url(url, single_connection_client=True, driver_info=None, protocol=2) as client:
         yield Server(driver, client, ns)
     driver.close()
 
