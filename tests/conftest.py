@@ -186,13 +186,14 @@ _ON_ONE: Final = {"test_servers.py", "test_ratios.py", "test_demo.py", "test_exa
 """Of the tests' own helpers, and of programs whose every request other tests try on all servers: the last one will do."""
 
 
-_ON_TWO: Final = {"worker", "telemetry"}
-"""Tests below these directories that cover no row of the acceptance list run on the oldest server and on Valkey. What differs
-between servers is shown by the tests of the contract; here it is processes and time that matter, and each takes seconds."""
+_FEWER: Final = {"worker": 2, "telemetry": 1}
+"""Tests below these directories that cover no row of the acceptance list run on so many servers: Valkey, and then the oldest.
+What differs between servers is shown by the tests of the contract; here it is processes and time that matter, and each takes
+seconds."""
 
 _ORDERS: Final = {"test_interleavings.py", "test_state_machine.py"}
 """What orders of requests do is the same wherever each request does the same. So these run where requests differ most, on
-the oldest server and on Valkey; crash points and pairs, on all, show that requests do the same."""
+the oldest server and on Valkey; crash points, on all, show that requests do the same."""
 
 
 def _is_repeated(item: pytest.Item, backends: Sequence[str]) -> bool:
@@ -230,6 +231,11 @@ def _covers_a_row(item: pytest.Item) -> bool:
     return any(not _CASE.fullmatch(row) for row in rows)
 
 
+def _outermost(names: list[str], count: int) -> list[str]:
+    """The last one, or that and the first one, or all."""
+    return names if count >= len(names) else names[-1:] if count == 1 else [names[0], names[-1]]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" not in metafunc.fixturenames:
         return
@@ -240,10 +246,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = [name for name, way in backends.items() if way.place(contained=contained)] or [_NO_BACKEND]
     if metafunc.definition.path.name in _ON_ONE:
         names = names[-1:]
-    elif metafunc.definition.path.name in _ORDERS or (
-        metafunc.definition.path.parent.name in _ON_TWO and not _covers_a_row(metafunc.definition)
-    ):
-        names = sorted({names[0], names[-1]}, key=names.index)
+    elif metafunc.definition.path.name in _ORDERS:
+        names = _outermost(names, 2)
+    elif not _covers_a_row(metafunc.definition):
+        names = _outermost(names, _FEWER.get(metafunc.definition.path.parent.name, len(names)))
     # By session, so that pytest groups tests by server and runs one server at a time.
     metafunc.parametrize("backend", names, indirect=True, scope="session")
 

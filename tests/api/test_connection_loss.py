@@ -18,6 +18,7 @@ import redis
 import servers
 from colours import open_stream
 from look import Row, State
+from waiting import until
 
 from streamq import AsyncStream, Backoff, ConnectionLostError, Effects, LeaseLostError, Stream, connection
 from streamq._scripts import source
@@ -76,7 +77,7 @@ def test_a_dead_letter_never_arrives(make_stream, raw, proxy):
     with pytest.raises(ConnectionLostError) as caught:
         s.reclaim("w2")
     assert caught.value.maybe_executed is True
-    look.until(lambda: look.pending(raw, s) == {entry_id: Row("w2", 5)})
+    until(lambda: look.pending(raw, s) == {entry_id: Row("w2", 5)})
     assert s.reclaim("w3", min_idle=0).dead == [entry_id]
     assert look.state(raw, s) == State(dead=[(entry_id, "deliveries")], counters={"dead:workers": 1})
 

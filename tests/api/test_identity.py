@@ -10,6 +10,7 @@ import pytest
 import redis
 from benchmarks import records
 from look import Row, State
+from waiting import until
 
 from streamq import Backoff, ConfigurationError, EffectError, Effects, LeaseLostError
 from streamq._ops import identity
@@ -446,7 +447,7 @@ def test_records_vanish_when_nobody_adds_any_more(make_stream, raw):
         s.run(identity.sweep(s._spec))  # as workers do
         return not raw.exists(*keys.ids, *keys.done)
 
-    look.until(forgotten)
+    until(forgotten)
     left = set(raw.scan_iter(match=f"{keys.prefix}:*", count=1000))
     assert left == {keys.stream.encode(), keys.meta.encode()}
     assert s.add({}, job_id=f"{0:036d}").created is True  # forgotten
@@ -558,7 +559,7 @@ def test_a_record_is_kept_for_the_whole_time(make_stream, raw):
 def test_once_records_vanish_too(make_stream, raw):
     s = make_stream(idempotency_ttl=0.5)
     assert s.once("a", Effects().incrby("n")) is True
-    look.until(lambda: s.once("a", Effects().incrby("n")))
+    until(lambda: s.once("a", Effects().incrby("n")))
     assert raw.get(s._spec.keys.data("n")) == b"2"
 
 

@@ -12,6 +12,7 @@ import look
 import msgspec
 import pytest
 import redis
+from waiting import until
 
 from streamq import Backoff, ConfigurationError, FullSnapshot, StreamOptions, WorkerSettings
 from streamq._ops.inspect import verdict
@@ -248,7 +249,7 @@ def test_the_oldest_pending_names_its_dead_holder_and_its_deliveries(make_stream
     entry_id = s.read("dead")[0].entry_id
     beat(raw, s, "dead", ago_s=60, lease=0.05)
     silence(raw, s, "dead", 90, count=4)
-    look.until(lambda: full(s).groups["workers"].members[0].idle > 10.5, timeout=30)  # claiming was heard of
+    until(lambda: full(s).groups["workers"].members[0].idle > 10.5, timeout=30)  # claiming was heard of
     beat(raw, s, "live", lease=0.05)
     found = full(s)
     group = found.groups["workers"]
@@ -457,7 +458,7 @@ def test_counters_and_rates(make_stream, raw):
     s.reject(jobs[8])
     s.retry(jobs[9])
     raw.xadd(s._spec.keys.stream, {"job": "{}", "sq:group": "nobody"})
-    look.until(lambda: (full(s).at - before.at).total_seconds() > 0.05)
+    until(lambda: (full(s).at - before.at).total_seconds() > 0.05)
     found = full(s).since(before)
     group, seconds = found.groups["workers"], (found.at - before.at).total_seconds()
     assert (group.done, group.retried, group.dead, group.redriven, group.passed) == (8, 1, 1, 0, 0)
@@ -472,7 +473,7 @@ def test_rates_of_a_group_that_is_new(make_stream):
     s.read("w")
     before = full(s)
     s.groups.create("new")
-    look.until(lambda: (full(s).at - before.at).total_seconds() > 0.01)
+    until(lambda: (full(s).at - before.at).total_seconds() > 0.01)
     found = full(s).since(before)
     assert (found.groups["new"].rates, found.groups["workers"].rates.done) == (None, 0)
 

@@ -12,6 +12,7 @@ import pytest
 import redis
 from colours import open_stream
 from look import Row, State
+from waiting import until
 
 from streamq import ConfigurationError
 
@@ -92,7 +93,7 @@ def test_readers_in_loops_start_nothing_two_seconds_later(make_stream):
             assert max(starts) - paused < 2.0
             producer.resume()
             resumed = time.monotonic()
-            look.until(lambda: starts[-1] > resumed)
+            until(lambda: starts[-1] > resumed)
             assert starts[-1] - resumed < SOON
         finally:
             stop.set()
@@ -134,7 +135,7 @@ def test_a_pause_in_the_middle_of_a_wait(make_stream, raw):
     s, operator = make_stream(), make_stream()
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(s.read, "w", block=20)
-        look.until(lambda: raw.exists(s._spec.keys.stream))
+        until(lambda: raw.exists(s._spec.keys.stream))
         operator.pause()
         time.sleep(2.0)
         entry_id = operator.add({}).entry_id

@@ -15,6 +15,7 @@ import pytest
 import redis
 import servers
 from look import Row, State
+from waiting import until
 
 from streamq import Backoff, ConnectionLostError, LeaseLostError
 from streamq._flows import intake
@@ -72,7 +73,7 @@ def test_nothing_is_taken_before_the_lease_ran_out(make_stream, raw):
 def test_a_lease_runs_out_by_itself(make_stream, raw):
     s = make_stream(lease=0.1)
     [entry_id] = held(s, 1)
-    [job] = look.until(lambda: s.reclaim("heir").claimed)
+    [job] = until(lambda: s.reclaim("heir").claimed)
     assert (job.entry_id, job.deliveries) == (entry_id, 2)
 
 
@@ -262,7 +263,7 @@ def test_two_of_three_removed_under_a_killed_worker(make_stream, raw, colour, re
         ids = pipe.recv()
         raw.xdel(s._spec.keys.stream, *ids[:2])
         children.kill(victim)
-    look.until(lambda: len(look.pending(raw, s)) == 3)
+    until(lambda: len(look.pending(raw, s)) == 3)
     time.sleep(0.1)  # until each has been idle long enough: they were read within a millisecond or two
     result = s.reclaim("heir", min_idle=0.05)
     assert [job.entry_id for job in result.claimed] == ids[2:]
@@ -279,7 +280,7 @@ def test_the_last_pending_entry_is_gone(make_stream, raw):
     [entry_id] = held(s, 1)
     raw.xtrim(s._spec.keys.stream, maxlen=0, approximate=False)
     assert s.reclaim("w") == ([], [], [])  # its lease still runs
-    assert look.until(lambda: s.reclaim("w", min_idle=0.01).missing) == [entry_id]
+    assert until(lambda: s.reclaim("w", min_idle=0.01).missing) == [entry_id]
     assert s.reclaim("w", min_idle=0) == ([], [], [])
     assert look.state(raw, s) == State(dead=[(entry_id, "entry_missing")], counters={"dead:workers": 1})
 

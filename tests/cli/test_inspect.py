@@ -21,6 +21,7 @@ import msgspec
 import pytest
 import redis
 from typer.testing import CliRunner
+from waiting import until
 
 from streamq import FoundJob, FullSnapshot, Stream, StreamOptions, WorkerSettings
 from streamq.cli import app
@@ -303,7 +304,7 @@ def night(new_server):
         beat(raw, orders, "shop-2-44-b01c", host="shop-2", pid=44, ago_s=925)
         orders.add({"customer": "ada"}, job_id="order:later", delay=5_400)
         # Claiming was heard of, as if the consumer lived.
-        look.until(lambda: raw.xinfo_consumers(key, "workers")[0]["idle"] > 10_000)
+        until(lambda: raw.xinfo_consumers(key, "workers")[0]["idle"] > 10_000)
         for stream, consumer, pid, group in (
             (orders, "shop-3-9-c4d1", 9, "audit"),
             (mail, "shop-1-31-77aa", 31, "workers"),

@@ -35,13 +35,16 @@ make. On the others ``-m full`` does it; their semantics are held by all other t
 def _explores(item: pytest.Item, backend: str) -> bool:
     """Whether a test of this directory runs on this server in every run.
 
-    What orders of requests do is the same wherever each request does the same, and crash points and pairs show on both servers
-    that requests do. So each order is tried on one of the two.
+    What orders of requests do is the same wherever each request does the same, and crash points show on both servers that
+    requests do. So each order is tried on one of the two.
     """
-    if item.path.name != "test_interleavings.py":
-        return backend in (OLDEST, OTHER)
-    mode = item.callspec.params.get("mode", Mode.CRASH)
-    return backend == (OTHER if mode is Mode.CRASH else OLDEST)
+    match item.path.name:
+        case "test_interleavings.py":
+            mode = item.callspec.params.get("mode", Mode.CRASH)
+            return backend == (OTHER if mode is Mode.CRASH else OLDEST)
+        case "test_pairs.py":
+            return backend == OLDEST
+    return backend in (OLDEST, OTHER)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at
