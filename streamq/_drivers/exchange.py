@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeAlias
 import hiredis
 import redis.exceptions as failures
 
-from streamq._requests import Arg, Command, Pipeline, Reply, Request, Script, Transaction
+from streamq._requests import Arg, Command, Confirmed, Pipeline, Reply, Request, Script, Transaction
 from streamq._scripts import source
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, ServerTooOldError, StreamqError
 
@@ -41,6 +41,8 @@ def exchange(request: Request) -> Exchange:
             return (yield from _pipeline(parts))
         case Transaction(parts):
             return (yield from _transaction(parts))
+        case Confirmed(write, wait):
+            return (yield from _confirmed(write, wait))
 
 
 def _pipeline(parts: Sequence[Command[Any] | Script[Any]]) -> Exchange:
@@ -69,6 +71,18 @@ def _transaction(parts: Sequence[Command[Any] | Script[Any]]) -> Exchange:
     if done is None:
         raise ServerError("the transaction was aborted by the server; nothing was done", code="EXECABORT")
     return [_element(reply, part.keys) for reply, part in zip(done, parts, strict=True)]
+
+
+def _confirmed(write: Request, wait: Wire) -> Exchange:
+    steps = exchange(write)
+    commands = next(steps)
+    while True:
+        # Behind each try: the one that counts is behind the one that was not refused.
+        *replies, answer = yield [*commands, wait]
+        try:
+            commands = steps.send(replies)
+        except StopIteration as stop:
+            return stop.value, _element(answer, ())
 
 
 def _load_first(parts: Sequence[Command[Any] | Script[Any]]) -> list[Wire]:
