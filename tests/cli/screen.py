@@ -12,7 +12,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -28,7 +28,7 @@ class Seat:
         got: All bytes that the terminal was sent.
     """
 
-    def __init__(self, args: tuple[str, ...], columns: int, rows: int, env: dict[str, str]) -> None:
+    def __init__(self, args: Sequence[str], columns: int, rows: int, env: dict[str, str]) -> None:
         self._ours, self._theirs = pty.openpty()
         self._set_size(columns, rows)
         self.settings_before = self.settings()
@@ -42,7 +42,7 @@ class Seat:
             fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)  # so that Ctrl-C is a signal
 
         self.process = subprocess.Popen(
-            [*COMMAND, *args], env=environ(TERM="xterm-256color") | env, stdin=theirs, stdout=theirs, stderr=theirs,
+            args, env=environ(TERM="xterm-256color") | env, stdin=theirs, stdout=theirs, stderr=theirs,
             preexec_fn=take_terminal,  # noqa: PLW1509  # this process has no threads then
         )  # fmt: skip
 
@@ -107,9 +107,9 @@ class Seat:
 
 
 @contextmanager
-def seat(*args: str, columns: int = 80, rows: int = 24, **env: str) -> Iterator[Seat]:
+def seat(*args: str, columns: int = 80, rows: int = 24, command: Sequence[str] = COMMAND, **env: str) -> Iterator[Seat]:
     """Run ``streamq`` at a terminal of that size."""
-    taken = Seat(args, columns, rows, env)
+    taken = Seat([*command, *args], columns, rows, env)
     try:
         yield taken
     finally:

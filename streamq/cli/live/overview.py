@@ -21,7 +21,7 @@ MARK: Final = 2
 NAME_AT_LEAST: Final = 16
 """Columns that a name keeps, if it is that long, before there are sparklines."""
 
-BARS_AT_LEAST: Final = 6
+BARS_AT_LEAST: Final = 5
 BARS_AT_FIRST: Final = 8
 """Columns of a sparkline that is there at all, and those it has before names and verdicts are shown whole."""
 

@@ -122,7 +122,8 @@ def _summary(state: State) -> str:
     if state.alone:
         return ""
     conditions = Counter(found.condition for found in state.look.found.values())
-    parts = [f"{len(state.names):,} streams"]
+    count = len(state.names)
+    parts = [f"{count:,} stream{'' if count == 1 else 's'}"]
     parts += [f"{conditions[one]:,} {one}" for one in ("critical", "warning") if conditions[one]]
     parts += [f"{len(state.look.refused):,} refused"] if state.look.refused else []
     return ", ".join(parts)
