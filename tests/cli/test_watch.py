@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 
+import look
 import pytest
 from cli.screen import seat
 from cli.shell import COMMAND, call, environ
@@ -81,8 +82,8 @@ def test_it_fits_every_size_that_the_window_gets(shop):
 
 @ONE_BACKEND
 def test_the_shell_gets_its_terminal_back_by_ctrl_z_and_by_sigterm(shop):
-    with seat("inspect", "--watch", *shop, *QUICK) as terminal:
-        terminal.until("q quit")
+    with seat("inspect", "--watch", *shop, *QUICK, PYTHONIOENCODING="ascii") as terminal:
+        terminal.until("> mail +3 +#(?s:.*)q quit")  # bars for a terminal that has no others
         terminal.type(b"\x1a")
         terminal.until(lambda: os.waitpid(terminal.process.pid, os.WUNTRACED | os.WNOHANG)[0])
         terminal.until(lambda: not terminal.is_full_screen)
@@ -107,7 +108,6 @@ def test_a_fault_of_ours_leaves_the_terminal_as_it_was(shop):
 
 
 @ONE_BACKEND
-@pytest.mark.covers("C66")
 def test_a_server_that_dies_and_one_that_is_silent_are_waited_for(new_server):
     server = new_server()
     with Stream("orders", redis=server.url) as s:
@@ -160,6 +160,15 @@ def test_what_cannot_be_is_one_line_and_exit_2(args, words):
     assert words in done.stderr
 
 
+def test_where_terminals_are_others_it_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "termios", None)
+    done = call("inspect", "--watch")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "streamq: --watch needs a terminal, of a POSIX system; for a program or a file: streamq inspect --watch --json\n"
+    )
+
+
 def test_every_without_watch_is_refused():
     done = call("inspect", "--every", "2")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -196,6 +205,27 @@ def test_a_line_of_json_for_each_look_until_ctrl_c(new_server):
         assert all(json.loads(line) for line in out.splitlines())
         assert re.match(r"streamq: (cannot reach|connection to) ", said)
         assert "Traceback" not in err
+
+
+@ONE_BACKEND
+@pytest.mark.covers("C52")
+def test_a_stream_that_cannot_be_looked_at_is_told_once_and_nothing_is_changed(shop, raw, ns, monkeypatch):
+    raw.set(f"{ns}:streamq:{{{ns}:mail}}:meta", "x")
+    before = look.dumps(raw, ns)
+    sleeps = iter([None, None])
+
+    def sleep(seconds):
+        assert seconds >= 0
+        if next(sleeps, "ended") == "ended":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("streamq.cli.live.feed.time.sleep", sleep)
+    done = call("inspect", "--watch", "--json", *shop, *QUICK)
+    assert done.returncode == 0
+    assert [[found["name"] for found in json.loads(line)] for line in done.stdout.splitlines()] == [["orders"]] * 3
+    assert done.stderr.startswith("streamq: stream mail cannot be looked at: ")
+    assert done.stderr.count("\n") == 1
+    assert look.dumps(raw, ns) == before
 
 
 @ONE_BACKEND

@@ -19,10 +19,13 @@ HUGE = 10_000_000
 BUSY = {"ready": HUGE, "pending": 1_000_000, "scheduled": 1_000_000, "dead": 123_456, "condition": "critical"}
 
 
+def first_of(age):
+    return OldestReady(entry_id="1-1", job_id="j", age=age)
+
+
 def stream(name, *, rates=None, **figures):
-    first = OldestReady(entry_id="1-1", job_id="j", age=959.0)
     of_group = {key: figures[key] for key in ("ready", "pending") if key in figures}
-    groups = [group(rates=rates, oldest_ready=first, **of_group)]
+    groups = [group(rates=rates, oldest_ready=first_of(959), **of_group)]
     return snapshot(name=name, groups=groups, **figures)
 
 
@@ -152,6 +155,13 @@ def test_a_failed_look_leaves_the_last_figures():
     assert "cannot reach it" not in "".join(text(looked(lost, look("a"), 114.0)))
 
 
+def test_figures_say_how_old_they_are_as_soon_as_that_matters():
+    state = begun("a")
+    assert text(replace(state, now=103.9))[0].endswith(" every 2.0s")
+    assert text(replace(state, now=105.0))[0].endswith(" as of 5.0s ago: no answer yet")
+    assert text(replace(state, now=105.0, paused=True))[0].endswith(" paused, as of 5.0s ago")
+
+
 # --- what is drawn ----------------------------------------------------------------------------
 
 VERDICT = [
@@ -190,6 +200,13 @@ def test_figures_have_room_at_80_columns():
     state = begun("orders-of-europe", **{**BUSY, "scheduled": 12})  # short ones, and still a sparkline
     assert text(state)[2].split() == [
         ">", "orders-of-europe", "10.0M", "█", "15m", "59s", "1.0M", "12", "123.4k", "1", "-", "critical",
+    ]  # fmt: skip
+    rates = Rates(entered=None, done=1_234_567, retried=0, dead=0)
+    found = stream("orders-of-europe", **BUSY, rates=rates)
+    found.groups["workers"] = group(exact=False, live=9_999, rates=rates, oldest_ready=first_of(999 * 86_400 + 7_200))
+    row = text(started(Look({found.name: found}), where="", every=2, now=1))[2]  # rather a short name than no figure
+    assert row.split() == [
+        ">", "orders-…-europe", ">=", "10.0M", "999d", "2h", "1.0M", "1.0M", "123.4k", "9,999", "1,234,567", "critical",
     ]  # fmt: skip
     row = text(begun("orders", ready=12_345, pending=16, scheduled=7, dead=3))[2]
     assert row.split() == [">", "orders", "12,345", "█", "15m", "59s", "16", "7", "3", "1", "-", "ok"]
@@ -235,6 +252,7 @@ def test_names_that_do_not_fit_keep_both_ends():
         ("notifica", "-west", True),
     ]
     assert f"{east}: ok" in text(state)
+    assert text(begun("a"))[1].startswith("  stream ready ")
     assert [line[2:].split()[0] for line in text(state, columns=120)[2:4]] == [east, west]
 
 
@@ -245,6 +263,7 @@ def test_what_is_wrong_is_below_with_what_to_type():
     assert "    $ streamq run MODULE:WORKER" in lines
     assert any(line.startswith("critical  b: nobody handles it") for line in lines)  # there is room for the others
     assert text(state)[0].split("  ")[1] == "2 streams, 2 critical"
+    assert text(begun(*many(9), verdict=VERDICT))[-2] == "..."  # there is no room for all of them
 
 
 def test_all_of_a_stream_can_be_scrolled_to():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rich.style import StyleType
@@ -21,6 +21,9 @@ MARK: Final = 2
 NAME_AT_LEAST: Final = 16
 """Columns that a name keeps, if it is that long, before there are sparklines."""
 
+NAME_AT_WORST: Final = 8
+"""Columns that a name keeps, if it is that long, before figures are left out."""
+
 BARS_AT_LEAST: Final = 5
 BARS_AT_FIRST: Final = 8
 """Columns of a sparkline that is there at all, and those it has before names and verdicts are shown whole."""
@@ -28,8 +31,8 @@ BARS_AT_FIRST: Final = 8
 KINDS_AT_LEAST: Final = 12
 """Columns that are worth it to say more of a verdict than how bad it is."""
 
-WIDE: Final = 120
-"""From this width on, there is room for what came per second."""
+WIDE: Final = 100
+"""Columns beside mark and verdict from which on there is room for what came per second."""
 
 SHORT_FROM: Final = 100_000
 """From here on, figures are shortened where the screen is too narrow for all of them."""
@@ -108,45 +111,43 @@ def _cells(state: State, name: str, columns: Iterable[_Column], row: int) -> lis
 def _columns(state: State, width: int, bars: str) -> list[_Column]:
     """Figures always; what else there is room for: sparklines, whole names, whole verdicts, longer sparklines."""
     seen = [state.look.found.get(name) for name in state.names]
-    names = [brief(name, figures.NAME_CHARS) for name in state.names]
-    name = _Column("stream", names, is_number=False, most=NAME_AT_LEAST)
     words = ["" if one is None else one.condition for one in seen]
     styles = ["" if one is None else figures.STYLES[one.condition] for one in seen]
     verdict = _Column("verdict", words, is_number=False, styles=styles)
-    ends = (name, verdict)
-    numbers, spare = _fitting(state, seen, width, ends)
+    name, numbers, spare = _fitting(state, seen, width - MARK - verdict.width)
 
     charts = min(spare // (BARS_AT_LEAST + 1), 2)
     each = min(spare // charts - 1, BARS_AT_FIRST) if charts else 0
     spare -= charts * (each + 1)
-    wanted = _Column("", names).width - name.width
-    name = _Column("stream", names, is_number=False, most=name.width + min(spare, wanted))
-    spare -= min(spare, wanted)
+    longer = replace(name, most=name.width + spare)
+    spare -= longer.width - name.width
     if spare >= KINDS_AT_LEAST:
-        told = ["" if one is None else figures.condition(one).plain for one in seen]
-        whole = _Column("verdict", told, is_number=False, styles=styles, most=verdict.width + spare)
-        spare -= whole.width - verdict.width
-        verdict = whole
+        kinds = ["" if one is None else figures.condition(one).plain for one in seen]
+        fuller = replace(verdict, cells=kinds, most=verdict.width + spare)
+        spare -= fuller.width - verdict.width
+        verdict = fuller
     each = min(each + spare // charts, SAMPLES) if charts else 0
-    return [name, *_with_charts(state, numbers, charts, each, bars), verdict]
+    return [longer, *_with_charts(state, numbers, charts, each, bars), verdict]
 
 
-def _fitting(
-    state: State, seen: Sequence[FullSnapshot | None], width: int, ends: Iterable[_Column]
-) -> tuple[list[_Column], int]:
-    """Columns of figures that fit, and how much room is left."""
-    fixed = MARK - 1 + sum(column.width + 1 for column in ends)
-    for told in (_whole, short):
+def _fitting(state: State, seen: Sequence[FullSnapshot | None], width: int) -> tuple[_Column, list[_Column], int]:
+    """Names and figures that fit, and how much room is left: figures get shorter, then names, then some are left out."""
+    names = [brief(name, figures.NAME_CHARS) for name in state.names]
+
+    def room(name: _Column, numbers: Iterable[_Column]) -> int:
+        return width - sum(column.width + 1 for column in (name, *numbers))
+
+    for told, most in ((_whole, NAME_AT_LEAST), (short, NAME_AT_LEAST), (short, NAME_AT_WORST)):
+        name = _Column("stream", names, is_number=False, most=most)
         numbers = _numbers(state, seen, told, width)
-        spare = width - fixed - sum(column.width + 1 for column in numbers)
-        if spare >= 0:
-            return numbers, spare
-    for title in DISPENSABLE:
-        numbers = [column for column in numbers if column.title != title]
-        spare = width - fixed - sum(column.width + 1 for column in numbers)
-        if spare >= 0:
+        if room(name, numbers) >= 0:
             break
-    return numbers, max(spare, 0)
+    for title in DISPENSABLE:
+        if room(name, numbers) >= 0:
+            break
+        numbers = [column for column in numbers if column.title != title]
+    name = replace(name, most=min(name.width + max(room(name, numbers), 0), NAME_AT_LEAST))
+    return name, numbers, max(room(name, numbers), 0)
 
 
 def _numbers(

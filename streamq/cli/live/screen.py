@@ -20,8 +20,8 @@ from streamq.cli.live.state import SAMPLES, History, Series, State
 from streamq.cli.output import brief
 from streamq.snapshots import FullSnapshot
 
-STALE_AFTER: Final = 2
-"""Figures of so many turns ago say their age, though no look has failed yet."""
+SILENT_AFTER_S: Final = 2.0
+"""A look that takes longer is said to, though it has not failed yet."""
 
 TROUBLE_LINES: Final = 3
 """Most lines of what went wrong."""
@@ -105,7 +105,7 @@ def _head(state: State, width: int) -> Iterator[Text]:
         told = Text(f"paused, {since}", style="bold yellow")
     elif state.trouble is not None:
         told = Text(since, style="bold red")
-    elif age > STALE_AFTER * state.every:
+    elif age > state.every + SILENT_AFTER_S:
         told = Text(f"{since}: no answer yet", style="yellow")
     else:
         told = Text(f"every {duration(state.every)}")
@@ -157,8 +157,11 @@ def _overview(state: State, width: int, room: int, bars: str) -> list[Text]:
     if len(about) + 1 > left:
         about = [*about[: max(left - 2, 0)], Text("... all of it: Enter", style="dim")] if left > ABOUT_LINES else []
     lines = table(state, width, room - len(about) - bool(about), bars)
+    if not about:
+        return lines
     others = (found for name, found in state.look.found.items() if name != state.selected)
-    return [*lines, Text(""), *about, Text(""), *rendered(figures.worst(others), width)] if about else lines
+    lines = [*lines, Text(""), *about, Text(""), *rendered(figures.worst(others), width)]
+    return lines if len(lines) <= room else [*lines[: room - 1], Text("...", style="dim")]
 
 
 def _chosen(state: State) -> Iterator[RenderableType]:

@@ -75,6 +75,7 @@ class Live:
         self._state = state
         self._picture = Picture([])
         self._changed = asyncio.Event()
+        self._resumed = asyncio.Event()
         self._typed = b""
         self._escape: asyncio.TimerHandle | None = None
         self._status = 0
@@ -120,7 +121,9 @@ class Live:
         due = time.monotonic()
         while True:
             due = max(due + self._state.every, time.monotonic())  # what takes longer is not made up for
-            await asyncio.sleep(due - time.monotonic())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._resumed.wait(), due - time.monotonic())
+            self._resumed.clear()
             if self._state.paused:
                 continue
             try:
@@ -159,10 +162,11 @@ class Live:
         self._press(["back"] if typed == keys.ESCAPE else [])
 
     def _press(self, found: list[keys.Key]) -> None:
-        state = self._state
         for key in found:
-            state = pressed(state, key, self._picture.last_offset)
-        self._become(state)
+            was_paused = self._state.paused
+            self._become(pressed(self._state, key, self._picture.last_offset))
+            if was_paused and not self._state.paused:
+                self._resumed.set()  # nobody who goes on wants to wait
 
     def _quit(self) -> None:
         self._become(replace(self._state, ended=True))
