@@ -13,7 +13,7 @@ from streamq.cli.live.screen import draw
 from streamq.cli.live.sparkline import ASCII_BARS, sparkline
 from streamq.cli.live.state import SAMPLES, failed, looked, pressed, started
 from streamq.cli.looks import Look
-from streamq.snapshots import Finding, OldestReady, Rates
+from streamq.snapshots import Finding, Member, OldestReady, Rates
 
 HUGE = 10_000_000
 BUSY = {"ready": HUGE, "pending": 1_000_000, "scheduled": 1_000_000, "dead": 123_456, "condition": "critical"}
@@ -167,6 +167,10 @@ def test_figures_say_how_old_they_are_as_soon_as_that_matters():
 VERDICT = [
     Finding(kind="no_worker", severity="critical", text="nobody handles it " * 9, command="streamq run MODULE:WORKER")
 ]
+HOSTILE = "\x1b[2J\x00\u202e[red]\n"
+ITS_VERDICT = [Finding(kind="stuck", severity="critical", text=HOSTILE, command=HOSTILE)]
+EVIL = snapshot(groups=[group(HOSTILE, members=[Member(name=HOSTILE, alive=True, pending=1, idle=1.0, host=HOSTILE)])],
+                verdict=ITS_VERDICT)  # fmt: skip
 STATES = {
     "empty": begun(),
     "one": begun("orders"),
@@ -179,6 +183,8 @@ STATES = {
     "inside refused": replace(
         started(look(refused={"b": "no"}), where="", every=2, now=1), opened="b", selected="b"
     ),
+    "hostile": started(Look({"orders": EVIL}), where=HOSTILE, every=2, now=1),
+    "inside hostile": press(started(Look({"orders": EVIL}), where=HOSTILE, every=2, now=1), "enter"),
     "help": press(begun("a"), "help"),
     "paused": press(begun("a"), "pause"),
     "lost": failed(begun(*many(40)), "cannot reach \x1b[2J\n" * 40, 200.0),
@@ -192,8 +198,13 @@ def test_every_screen_is_filled_and_no_line_is_longer(state, size):
     lines = draw(state, columns, rows).lines
     assert len(lines) == rows
     assert {line.cell_len for line in lines} == {columns}
-    assert not any("\x1b" in line.plain or "\n" in line.plain for line in lines)
+    assert not any(character in line.plain for character in "\x1b\n\x00\u202e" for line in lines)
     assert draw(state, columns, rows).lines == lines  # the same whenever it is drawn
+
+
+def test_what_others_wrote_is_shown_and_does_nothing():
+    lines = "\n".join(text(STATES["inside hostile"], columns=200, rows=50))
+    assert lines.count(r"\x1b[2J\x00\u202e[red]\x0a") == 7
 
 
 def test_figures_have_room_at_80_columns():
