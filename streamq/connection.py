@@ -62,14 +62,14 @@ class Settings:
         kinds = {"tcp": Connection, "tls": SSLConnection, "unix": UnixDomainSocketConnection}
         return BlockingDriver(self._maker(kinds[self.kind], timeout_s), self.where)
 
-    def asynchronous(self) -> AsyncDriver:
-        """A driver over asyncio connections. Connects at first use."""
+    def asynchronous(self, timeout_s: float | None = None) -> AsyncDriver:
+        """A driver over asyncio connections; see `blocking`."""
         from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
         from streamq._drivers.asynchronous import AsyncDriver
 
         kinds = {"tcp": Connection, "tls": SSLConnection, "unix": UnixDomainSocketConnection}
-        return AsyncDriver(self._maker(kinds[self.kind]), self.where)
+        return AsyncDriver(self._maker(kinds[self.kind], timeout_s), self.where)
 
     def _maker(self, kind: Any, timeout_s: float | None = None) -> Any:
         options = dict(self.options)
