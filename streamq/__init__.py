@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         JobEncodingError,
         JobStateError,
         LeaseLostError,
+        MigrationError,
         NotDurableError,
         QueueFullError,
         ServerError,
@@ -68,7 +69,7 @@ _HOMES = {
     "streamq.effects": ("Effects",),
     "streamq.errors": (
         "ConfigurationError", "ConnectionLostError", "EffectError", "JobEncodingError",
-        "JobStateError", "LeaseLostError", "NotDurableError", "QueueFullError", "ServerError",
+        "JobStateError", "LeaseLostError", "MigrationError", "NotDurableError", "QueueFullError", "ServerError",
         "ServerTooOldError", "StreamqError",
     ),
     "streamq.messages": (
@@ -115,6 +116,7 @@ __all__ = [
     "JobStateError",
     "LeaseLostError",
     "Member",
+    "MigrationError",
     "NotDurableError",
     "OldestPending",
     "OldestReady",

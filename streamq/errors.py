@@ -3,6 +3,7 @@
     StreamqError
     ├── ConfigurationError      fix a setting, a name, a key or a permission
     │   └── ServerTooOldError   upgrade the server
+    ├── MigrationError          migrate what an earlier version stored, or use the version that it was stored by
     ├── ConnectionLostError     try again later; `maybe_executed` says whether the write may have happened
     ├── ServerError             the server refused: `code` is the first word of its reply (OOM, READONLY, NOGROUP, ...)
     ├── JobEncodingError        fix the payload: `path` says where in it
@@ -52,6 +53,13 @@ class ConfigurationError(StreamqError):
 
 class ServerTooOldError(ConfigurationError):
     """The server lacks a command that streamq needs (Redis 6.2 or Valkey is required)."""
+
+
+class MigrationError(StreamqError):
+    """What is stored has another layout, or another format, than this version's; nothing was written.
+
+    The message names the command that moves it, or says which version is needed.
+    """
 
 
 class ConnectionLostError(StreamqError):

@@ -17,6 +17,9 @@ share a cluster spread over its slots. Everything of one stream has one tag and 
     T:data:<key>      any          keys written by effects
     T:probe           none         what the user may do is tried on it; never there between two commands
     T:probe:<token>   any          a trial of the server by `streamq doctor`; never there between two requests
+
+The previous layout has the same keys without the hash tag: there ``T`` is ``[<deployment>:]streamq:<name>``. Its keys lie in
+slots of their own. `streamq migrate` moves them; nothing else touches them.
 """
 
 from __future__ import annotations
@@ -35,6 +38,9 @@ ID_BYTES: Final = 512
 
 SLICES: Final = 4
 """Hashes that take turns to remember job IDs. With n of them memory reaches n / (n - 1) of what the TTL asks for."""
+
+HASH_TAGS: Final = "001_hash_tags"
+"""The migration from the previous layout to this one."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -93,6 +99,7 @@ class Keys:
     Args:
         name: Name of the stream.
         deployment: Namespace of the deployment, or None for none.
+        is_tagged: False for those of the previous layout, which has no hash tag.
 
     Raises:
         ConfigurationError: `name` or `deployment` is not a valid name.
@@ -103,6 +110,7 @@ class Keys:
         "deployment",
         "done",
         "ids",
+        "is_tagged",
         "jobs",
         "meta",
         "name",
@@ -114,11 +122,12 @@ class Keys:
         "workers",
     )
 
-    def __init__(self, name: str, deployment: str | None = None) -> None:
+    def __init__(self, name: str, deployment: str | None = None, *, is_tagged: bool = True) -> None:
         self.name = check_name(name, "stream name")
         self.deployment = None if deployment is None else check_name(deployment, "deployment")
         space = "" if deployment is None else f"{deployment}:"
-        self.prefix = f"{space}streamq:{{{space}{name}}}"
+        self.is_tagged = is_tagged
+        self.prefix = f"{space}streamq:{{{space}{name}}}" if is_tagged else f"{space}streamq:{name}"
         self.stream = f"{self.prefix}:stream"
         self.dead = f"{self.prefix}:dead"
         self.scheduled = f"{self.prefix}:scheduled"
@@ -170,10 +179,19 @@ class Keys:
         return f"{self.probe}:{token}:1", f"{self.probe}:{token}:2"
 
     @property
+    def untagged(self) -> Keys:
+        """Those of the same stream in the previous layout."""
+        return Keys(self.name, self.deployment, is_tagged=False)
+
+    @property
     def previous(self) -> dict[str, str]:
         """As `kinds`, in the previous layout: no hash tag, so each key lies in a slot of its own."""
-        old = self.prefix.replace(f"{{{self.prefix.partition('{')[2]}", self.name)
-        return {f"{old}{key.removeprefix(self.prefix)}": kind for key, kind in self.kinds.items() if kind != "none"}
+        return {key: kind for key, kind in self.untagged.kinds.items() if kind != "none"}
+
+    @property
+    def holding(self) -> tuple[str, ...]:
+        """The keys that hold jobs, or what is remembered of them, in all layouts; the others only help workers."""
+        return (self.stream, self.dead, self.scheduled, self.jobs, *self.ids, *self.done, self.meta)
 
     def __repr__(self) -> str:
         return f"Keys({self.prefix!r})"
@@ -215,10 +233,21 @@ def owner_of(key: str, deployment: str | None) -> tuple[str, bool] | None:
         name = name.removeprefix(f"{deployment}:")
     if not NAME.fullmatch(name):
         return None
-    keys = Keys(name, deployment)
+    keys = Keys(name, deployment, is_tagged=is_tagged)
     if is_tagged:
         return (name, True) if key.startswith(f"{keys.prefix}:") else None
-    return (name, False) if key in keys.previous else None
+    # No more than our own: without a tag, somebody else's names may begin alike.
+    return (name, False) if key in keys.previous or keys.is_open_ended(key) else None
+
+
+def migration_record(deployment: str | None, name: str) -> str:
+    """Key of what became of a migration: a hash in a slot of its own, of the whole deployment."""
+    return registry(deployment).removesuffix("streams") + f"migration:{name}"
+
+
+def migration_lock(deployment: str | None) -> str:
+    """Key of the lock that who migrates a deployment holds."""
+    return registry(deployment).removesuffix("streams") + "migration_lock"
 
 
 def slot_of(key: str) -> int:
