@@ -595,7 +595,7 @@ class Stream(Generic[T]):
 
     def _run_behind(self, plan: Plan[R], *first: opening.Opening[T]) -> R:
         if not self._opened.issuperset(first):
-            plan = opening.behind(self._spec, plan, first, self._opened)
+            plan = opening.behind(self._spec, plan, (opening.migrated, *first), self._opened)
         return self._run(plan)
 
     def _run(self, plan: Plan[R]) -> R:

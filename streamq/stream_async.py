@@ -596,7 +596,7 @@ class AsyncStream(Generic[T]):
 
     async def _run_behind(self, plan: Plan[R], *first: opening.Opening[T]) -> R:
         if not self._opened.issuperset(first):
-            plan = opening.behind(self._spec, plan, first, self._opened)
+            plan = opening.behind(self._spec, plan, (opening.migrated, *first), self._opened)
         return await self._run(plan)
 
     async def _run(self, plan: Plan[R]) -> R:

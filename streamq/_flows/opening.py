@@ -11,6 +11,7 @@ from streamq._ops import access, groups, registry
 from streamq._requests import Plan
 from streamq._spec import Spec
 from streamq.errors import ServerError, StreamqError
+from streamq.migrations import gate
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -18,6 +19,11 @@ R = TypeVar("R")
 Opening: TypeAlias = Callable[[Spec[T]], Plan[None]]
 
 _log = logging.getLogger("streamq")
+
+
+def migrated(spec: Spec[T]) -> Plan[None]:
+    """For everybody: see that the stream is stored as this version stores it. One request."""
+    yield from gate.check(spec.keys)
 
 
 def reader(spec: Spec[T]) -> Plan[None]:

@@ -1,7 +1,7 @@
 """The command line: one file per group of commands.
 
 Exit status: 0 done; 1 failed, a problem found or verification failed; 2 usage, cannot connect or configuration mismatch;
-3 refused: not confirmed.
+3 refused: not confirmed, somebody else holds the lock, or a migration must come first.
 """
 
 from __future__ import annotations
@@ -10,9 +10,22 @@ import sys
 
 import typer
 
-from streamq.cli import add, consumers, dead_letters, demo, doctor, groups, inspect, manual, run, scheduled, upkeep
-from streamq.cli.output import fail
-from streamq.errors import StreamqError
+from streamq.cli import (
+    add,
+    consumers,
+    dead_letters,
+    demo,
+    doctor,
+    groups,
+    inspect,
+    manual,
+    migrate,
+    run,
+    scheduled,
+    upkeep,
+)
+from streamq.cli.output import REFUSED, fail
+from streamq.errors import MigrationError, StreamqError
 
 app = typer.Typer(
     name="streamq",
@@ -66,6 +79,7 @@ app.command(
 )(upkeep.resume)
 app.add_typer(groups.app, name="groups", rich_help_panel=manual.SET_UP)
 app.add_typer(consumers.app, name="consumers", rich_help_panel=manual.SET_UP)
+app.add_typer(migrate.app, name="migrate", rich_help_panel=manual.SET_UP)
 app.command(
     "trim",
     rich_help_panel=manual.SET_UP,
@@ -96,12 +110,12 @@ def _root(
 
 
 def main() -> None:
-    """Entry point. An error of ours is one line and exit status 2, never a traceback."""
+    """Entry point. An error of ours is one line and exit status 2, or 3 where a migration must come first; never a traceback."""
     try:
         app()
     except StreamqError as error:
         fail(str(error))
-        sys.exit(2)
+        sys.exit(REFUSED if isinstance(error, MigrationError) else 2)
     except BrokenPipeError:
         # The reader of our output has gone (`streamq inspect | head`): end quietly, and let the interpreter's own flush fail.
         sys.stderr.close()

@@ -258,7 +258,9 @@ class _Adding:
         pairs = [(job.payload, job.job_id) for job in jobs]
         plan = enqueue.add_each(self._spec, pairs, due=self._due, new_id=draw_id, terms=self._terms)
         by_script = self._spec.options.max_ready is not None or any(job.job_id is not None for job in jobs)
-        first = (opening.scheduler,) if self._by_time else (opening.remembering_producer,) if by_script else ()
+        first = [opening.migrated]
+        if self._by_time or by_script:
+            first.append(opening.scheduler if self._by_time else opening.remembering_producer)
         if not self._opened.issuperset(first):
             plan = opening.behind(self._spec, plan, first, self._opened)
         return self._desk.run(plan)

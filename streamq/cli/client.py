@@ -63,7 +63,7 @@ class Client:
     def _operate(self, spec: AnySpec, plan: Plan[Any]) -> Any:
         """Run what changes something, behind a look at what the user may."""
         if not self._opened:
-            plan = opening.behind(spec, plan, (opening.operator,), self._opened)
+            plan = opening.behind(spec, plan, (opening.migrated, opening.operator), self._opened)
         return self._driver.run(plan)
 
     def _spec_of(self, options: StreamOptions) -> AnySpec:

@@ -76,7 +76,8 @@ def run(
 
     What a dead process held is given back at once, without waiting for leases; what it had not begun is not held against it.
     SIGTERM or Ctrl-C lets running jobs end, a second one stops at once; SIGHUP restarts the processes one after the other.
-    Exit status 0 if all ended well, 1 if a process had to be killed, 2 if there is no such worker or it cannot run.
+    Exit status 0 if all ended well, 1 if a process had to be killed, 2 if there is no such worker or it cannot run,
+    3 if a migration must come first.
     """
     from streamq.worker.supervisor import Supervisor
 

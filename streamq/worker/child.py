@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from streamq.errors import ConfigurationError
+from streamq.errors import ConfigurationError, MigrationError
 from streamq.worker.engine import Worker
 from streamq.worker.journal import Journal
 from streamq.worker.target import load
@@ -32,6 +32,9 @@ STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 SIGNALS: Final = (*STOPS, signal.SIGHUP)
 """What a process can be sent while it is started: blocked by its supervisor until it has its own handlers."""
+
+MIGRATE_FIRST: Final = 3
+"""Exit status of a child that found the stream stored as another version stores it."""
 
 _log = logging.getLogger("streamq.supervisor")
 
@@ -98,9 +101,9 @@ class _Child:
                 asyncio.run(self._work(self._worker))
             for number in STOPS:
                 signal.signal(number, signal.SIG_IGN)  # it ends already
-        except ConfigurationError as error:
+        except (ConfigurationError, MigrationError) as error:
             self._say(Word.REFUSED + str(error).encode())
-            sys.exit(2)
+            sys.exit(MIGRATE_FIRST if isinstance(error, MigrationError) else 2)
         except Exception:  # noqa: BLE001  # told here, in the log's form
             _log.critical("the worker failed", exc_info=True)
             sys.exit(1)

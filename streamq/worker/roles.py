@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from streamq.backoff import RECONNECT
-from streamq.errors import ConfigurationError
+from streamq.errors import ConfigurationError, MigrationError
 
 FAILURES = 10
 WITHIN_S = 60
@@ -34,7 +34,7 @@ async def _keep_at(name: str, work: Callable[[], Awaitable[None]]) -> None:
         began = asyncio.get_running_loop().time()
         try:
             await work()
-        except ConfigurationError:
+        except (ConfigurationError, MigrationError):
             raise  # not a mistake of ours: the stream cannot be used
         except Exception:
             failures = failures + 1 if asyncio.get_running_loop().time() < began + WITHIN_S else 1

@@ -19,8 +19,8 @@ from multiprocessing.context import ForkContext, SpawnContext
 from typing import Literal
 
 from streamq.backoff import to_ms
-from streamq.errors import ConfigurationError
-from streamq.worker.child import STOPS, Word
+from streamq.errors import ConfigurationError, MigrationError
+from streamq.worker.child import MIGRATE_FIRST, STOPS, Word
 from streamq.worker.returns import Returns
 from streamq.worker.seat import Occupant, Seat, how_it_ended
 from streamq.worker.target import load
@@ -96,7 +96,7 @@ class Supervisor:
         self._stops = 0
         self._to_roll: deque[Seat] = deque()
         self._rolling: Seat | None = None
-        self._refused = ""
+        self._refused: ConfigurationError | MigrationError | None = None
         self._all_well = True
 
     def run(self) -> bool:
@@ -107,6 +107,7 @@ class Supervisor:
 
         Raises:
             ConfigurationError: The target names no worker, or the first of its processes found that it cannot run.
+            MigrationError: It found that the stream is stored as another version stores it.
         """
         worker = load(self._target)
         self._returns = Returns([(s.spec, s.settings) for s in worker._sources])  # noqa: SLF001  # made for its supervisor
@@ -122,7 +123,7 @@ class Supervisor:
             finally:
                 self._kill_all()
         if self._refused:
-            raise ConfigurationError(self._refused)
+            raise self._refused
         return self._all_well
 
     # The loop
@@ -173,7 +174,7 @@ class Supervisor:
             self._all_well &= asked
             _log.log(logging.INFO if asked else logging.ERROR, "%s", how)
         elif child.refused and seat.starts == 1:
-            self._refused = child.refused
+            self._refused = (MigrationError if code == MIGRATE_FIRST else ConfigurationError)(child.refused)
             self._stop(now)
         else:
             why = f": {child.refused}" if child.refused else ""

@@ -54,4 +54,7 @@ def test_every_step_has_its_pairs():
 
 def test_every_script_has_a_verb(pytestconfig: pytest.Config):
     scripts = {path.stem for path in (pytestconfig.rootpath / "lua").glob("*.lua")}
-    assert scripts - SCRIPT_VERBS.keys() == {"check", "probe"}  # they ask what a user may do, and touch no job
+    asking = {"check", "probe"}  # what a user may do; they touch no job
+    # Those run before the stream is used; tests/migrations breaks them off after each request.
+    moving = {name for name in scripts if name.startswith("migrate_")}
+    assert scripts - SCRIPT_VERBS.keys() == asking | moving

@@ -8,15 +8,27 @@ from pathlib import Path
 
 import look
 import pytest
+from migrations.previous import fill, migrate, previous
 
-from streamq import Backoff, Effects, QueueFullError, StreamOptions, _scripts, _scripts_timers, _scripts_upkeep
+from streamq import (
+    Backoff,
+    Effects,
+    QueueFullError,
+    StreamOptions,
+    _scripts,
+    _scripts_migrate,
+    _scripts_timers,
+    _scripts_upkeep,
+)
 from streamq._drivers import exchange
 from streamq._flows import checkup, recovery
 from streamq._ops import access, identity, lease, trim
 from streamq._scripts import Fence, Held, NewJob, Settled, Source
+from streamq._scripts_migrate import Lock
 from streamq._scripts_timers import When
 from streamq._scripts_upkeep import Role
-from streamq.keys import Keys
+from streamq.connection import settings_of
+from streamq.keys import Keys, migration_lock, migration_record
 from streamq.messages import JobIdKind
 from streamq.worker import maintenance
 
@@ -106,11 +118,35 @@ def calls():
         "tick": _scripts_upkeep.tick(keys, options, beat=b"{}", periods_ms={Role.TRIM: 1, Role.RECLAIM: 2}, **c),
         "trim": _scripts_upkeep.trim(keys, options, look=1, cursor="", stop=""),
         "sweep": _scripts.sweep(keys),
+    } | migrating(keys)
+
+
+def migrating(keys):
+    """Of those that move what the previous layout holds."""
+    old = keys.untagged
+    lock = Lock(migration_lock(None), "me", 1)
+    of_both = (lock, old, keys)
+    return {
+        "migrate_data": _scripts_migrate.data(*of_both, found=[old.data("a")]),
+        "migrate_drop": _scripts_migrate.drop(lock, old),
+        "migrate_entries": _scripts_migrate.entries(*of_both, most=1, max_bytes=2, after="0-0"),
+        "migrate_letters": _scripts_migrate.letters(*of_both, most=1, max_bytes=2),
+        "migrate_meta": _scripts_migrate.meta(*of_both),
+        "migrate_record": _scripts_migrate.record(lock, migration_record(None, "001"), fields=["at", 1]),
+        "migrate_records": _scripts_migrate.records(lock, old.ids[0], keys.ids, target=0, cursor="0", count=1),
+        "migrate_scheduled": _scripts_migrate.scheduled(*of_both, most=1, max_bytes=2),
+        "migrate_stream": _scripts_migrate.stream(*of_both),
+        "migrate_unlock": _scripts_migrate.unlock(lock.key, owner="me"),
     }
 
 
 def pattern(key):
-    """A key as headers write it."""
+    """A key as headers write it: T, old (the previous layout), and D (what belongs to the deployment)."""
+    if key.startswith("streamq:migration"):
+        return re.sub(r":migration:.*$", ":migration:<name>", key.replace("streamq:", "D:"))
+    key = key.replace("streamq:x", "old")
+    if key.startswith("old:data:"):
+        return "old:data:<key>"
     if ":data:" in key:
         return "T:data:<key>"
     key = re.sub(r":tick:.*$", ":tick:<role>", key)
@@ -130,9 +166,11 @@ def test_the_constructor_gives_the_keys_of_the_header(name):
     expected = []
     for first, last, rest in documented(name, "KEYS"):
         assert first == len(expected) + 1, "numbers must follow one another"
-        [key] = re.findall(r"T:[a-z:]+(?:<[a-z]+>)?", rest)
+        found = re.findall(r"\b(?:T|D|old):[a-z_:]+(?:<[a-z]+>)?", rest)
         count = len(given) - first + 1 if last is None else last - first + 1
-        expected += [key] * count
+        if not rest.startswith("pairs"):
+            assert len(found) == 1
+        expected += found * (count // len(found))
     assert given == expected
 
 
@@ -316,7 +354,22 @@ def test_scripts_touch_declared_keys_only(make_stream, raw, harness, retention):
     s.run(checkup.of_server(s._spec.keys, Keys("elsewhere", s._spec.keys.deployment), "a1", is_node=False))
     s.groups.drop("other", force=True)
     s.delete(force=True)
-    assert harness == set(NAMES)
+    assert harness == {name for name in NAMES if not name.startswith("migrate_")}
+
+
+@pytest.mark.covers("C60")
+def test_scripts_that_migrate_touch_declared_keys_only(raw, redis_url, ns, harness):
+    driver = settings_of(redis_url).blocking()
+    with previous(redis_url, ns, ns, lease=900) as old:
+        for mark in "ab":  # a stream that moves whole, then one that moves entry by entry
+            fill(old, mark)
+            look.by_hand(raw, old, "job", "{}", "sq:id", "twice")
+            raw.unlink(*(Keys(ns, ns).data(key) for key in ("note", "receipts")))
+            look.age(raw, old, idle=1_000)
+            look.age(raw, old, idle=1_000, group="other")
+            assert migrate(driver, ns, clean=mark == "b").failed == []
+    driver.close()
+    assert harness >= {name for name in NAMES if name.startswith("migrate_")}
 
 
 def test_scripts_have_the_sha_that_servers_give_them(raw):
