@@ -17,7 +17,7 @@ from waiting import until
 from streamq import Reject, Retry, Stream, Worker
 from streamq.cli import doctor
 from streamq.connection import settings_of
-from streamq.keys import Keys, registry
+from streamq.keys import HASH_TAGS, Keys, migration_record, registry
 
 HOUR_MS = 3_600_000
 
@@ -463,6 +463,15 @@ def test_both_layouts_the_deployment_and_the_slot(stream, raw, redis_url, ns, na
     [(_, text, _)] = found(report, "layout", stream="orders", severities=["ok"])
     assert text == f"1 key of the present layout, all in slot {keys.slot}"
     assert report.deployment == ns
+
+
+@pytest.mark.covers("D1")
+def test_what_a_migration_left_for_cleanup_is_a_note(raw, redis_url, ns):
+    raw.xgroup_create(f"{ns}:streamq:mail:stream", "workers", mkstream=True)
+    raw.hset(migration_record(ns, HASH_TAGS), "state", "applied")
+    [(severity, text, remedy)] = found(examine(redis_url, deployment=ns), "previous_layout", stream="mail")
+    assert (severity, remedy) == ("note", f"streamq migrate cleanup 001_hash_tags --deployment {ns}")
+    assert "what they held was moved" in text
 
 
 def test_streams_of_the_previous_layout_only_are_found(raw, redis_url, ns):

@@ -9,7 +9,7 @@ from streamq._ops.doctor.findings import Finding, is_denied, is_key_denied, many
 from streamq._requests import Command, Pipeline, Plan, Reply, ask_each, scan, text, texts
 from streamq._scripts_upkeep import Role
 from streamq.errors import ServerError
-from streamq.keys import NAME, Keys, deployment_pattern, owner_of, registry, slot_of
+from streamq.keys import HASH_TAGS, NAME, Keys, deployment_pattern, migration_record, owner_of, registry, slot_of
 
 _PAGE: Final = 1_000
 
@@ -95,6 +95,8 @@ class Kinds(NamedTuple):
     """Key -> the answer of TYPE."""
     previous: Mapping[str, Any]
     """Those of the previous layout that are there."""
+    is_migrated: bool = False
+    """Whether what these held was moved."""
 
     def may_be(self, key: str, kind: str) -> bool:
         """Whether `key` may be asked for what a `kind` holds: it is one, or not there, or the user may not see."""
@@ -117,10 +119,18 @@ class Kinds(NamedTuple):
 
 
 def kinds(keys: Keys) -> Plan[Kinds]:
-    """What the keys hold. Two requests."""
+    """What the keys hold. Two requests; a third one if there are keys of the previous layout."""
     now = yield from _types(tuple(keys.kinds))
     previous = yield from _types(tuple(keys.previous))
-    return Kinds(now, {k: kind for k, kind in previous.items() if kind == keys.previous[k]})
+    old = {k: kind for k, kind in previous.items() if kind == keys.previous[k]}
+    record = migration_record(keys.deployment, HASH_TAGS)
+    asked = (Command(("HGET", record, "state"), (record,), _is_applied),) if old else ()
+    [is_migrated] = (yield from ask_each(Pipeline(asked))) if asked else [False]
+    return Kinds(now, old, is_migrated is True)
+
+
+def _is_applied(reply: Reply) -> bool:
+    return bool(reply == b"applied")
 
 
 def _types(names: tuple[str, ...]) -> Plan[dict[str, Any]]:
@@ -182,13 +192,17 @@ def _previous(keys: Keys, found: Kinds) -> Iterator[Finding]:
     old = sorted(found.previous)
     slots = len({slot_of(key) for key in old})
     some = ", ".join(old[:_NAMED]) + (", ..." if len(old) > _NAMED else "")
+    said, remedy = "what they hold is not seen", streamq(keys, "migrate", "apply")
+    if found.is_migrated:
+        said = "what they held was moved, what they hold since is not seen"
+        remedy = streamq(keys, "migrate", "cleanup", HASH_TAGS)
     yield Finding(
         check="previous_layout",
-        severity="problem",
+        severity="note" if found.is_migrated else "problem",
         stream=keys.name,
         text=f"{many(len(old), 'key', 'keys')} of the previous layout, which has no hash tag, in {many(slots, 'slot', 'slots')} "
-        f"({some}): what they hold is not seen",
-        remedy=streamq(keys, "migrate", "apply"),
+        f"({some}): {said}",
+        remedy=remedy,
     )
 
 
