@@ -3,7 +3,7 @@
 -- KEYS[1]  stream     T:stream          stream
 -- KEYS[2]  scheduled  T:scheduled       sorted set, timer ID -> due time
 -- KEYS[3]  jobs       T:scheduled:jobs  hash, timer ID -> packed entry
--- KEYS[4]  meta       T:meta            hash; field paused
+-- KEYS[4]  meta       T:meta            hash; fields paused and format
 -- KEYS[5]  workers    T:workers         hash, consumer -> <time in ms> <beat>
 -- KEYS[6]  reclaim    T:tick:<role>     string, the token of who reclaims for the group; gone after its period
 -- KEYS[7]  promote    T:tick:<role>     string, the token of who moves due jobs; its owner's next tick makes it last
@@ -28,7 +28,7 @@
 -- field that is not there comes first: a script that has written may go on while memory is full, and reclaiming is what
 -- frees memory. A beat that cannot be written is left out: whoever
 -- asks has work to do, and beats are only for who looks. Redis >= 6.2.
--- Uses: records, types, timers
+-- Uses: records, types, timers, format
 
 local stream = KEYS[1]
 local scheduled = KEYS[2]
@@ -72,6 +72,7 @@ local function wait_ms()
 end
 
 redis.call('HDEL', meta, '')
+note_format(meta)
 if beat ~= '' then redis.pcall('HSET', workers, consumer, string.format('%.0f ', server_ms()) .. beat) end
 local paused = redis.call('HEXISTS', meta, 'paused')
 local answer = { paused, wait_ms(), 0, 0 }

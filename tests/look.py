@@ -66,7 +66,9 @@ def state(raw: redis.Redis, stream: Any, *, group: str = "workers") -> State:
         ids=records(raw, keys.ids),
         done=records(raw, keys.done),
         counters={
-            name: int(value) for name, value in meta.items() if not name.startswith(("cursor:", "kept:", "paused"))
+            name: int(value)
+            for name, value in meta.items()
+            if not name.startswith(("cursor:", "kept:", "paused", "format"))
         },
         scheduled=[member.decode() for member in call(raw, "ZRANGE", keys.scheduled, 0, -1)],
         kept=kept,

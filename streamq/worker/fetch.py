@@ -91,12 +91,11 @@ class Fetcher:
 
         Raises:
             ConfigurationError: It cannot be used.
-            MigrationError: It is stored as another version stores it.
+            MigrationError: Another version stored it.
         """
         while not self._post.stopping.is_set():
             try:
-                await self._driver.run(opening.migrated(self._spec))
-                await self._driver.run(opening.reader(self._spec))
+                await self._driver.run(opening.worker(self._spec))
             except (ConnectionLostError, ServerError) as error:
                 self.tried.set()
                 # Unreachable, or refusing for now (memory is full, no replicas, a failover): a worker outlasts both.
