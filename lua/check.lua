@@ -21,9 +21,10 @@ local CALLS = {
   XREVRANGE = { '+', '-', 'COUNT', '1' }, HGETALL = {}, HSCAN = { '0' }, HLEN = {}, GET = {}, PEXPIRE = { '1' },
   ZCARD = {}, ZSCORE = { 'm' }, ZRANGE = { '0', '0' }, ZRANGEBYSCORE = { '0', '0' }, ZADD = { 'XX', '1', 'm' }, ZREM = { 'm' },
   HGET = { 'f' }, HMGET = { 'f' }, HDEL = { 'f' }, HEXISTS = { 'f' }, TYPE = {}, EXISTS = {}, UNLINK = {}, PEXPIREAT = { '1' },
+  RENAME = { probe }, ZMSCORE = { 'm' }, PTTL = {}, XSETID = { '0-1' },
 }
 -- These have no call without effect; where the server cannot be asked, the command's category tells.
-local WRITES = { HSET = { 'f', 'v' }, HINCRBY = { 'f', '1' }, SET = { 'v', 'NX', 'PX', '1' }, SADD = { 'm' } }
+local WRITES = { HSET = { 'f', 'v' }, HSETNX = { 'f', 'v' }, HINCRBY = { 'f', '1' }, SET = { 'v', 'NX', 'PX', '1' }, SADD = { 'm' } }
 
 local function may_not(command)
   if WRITES[command] then
@@ -40,7 +41,7 @@ local function may_not(command)
   -- Two words: the key follows them, then a group and a consumer where the second word wants them.
   local words = {}
   for word in string.gmatch(command, '%S+') do words[#words + 1] = word end
-  local more = ({ CONSUMERS = { 'g' }, DELCONSUMER = { 'g', 'c' } })[words[2]] or {}
+  local more = ({ CONSUMERS = { 'g' }, DELCONSUMER = { 'g', 'c' }, CREATE = { 'g', '0' }, SETID = { 'g', '0' } })[words[2]] or {}
   return is_denied(redis.pcall(words[1], words[2], probe, unpack(more)))
 end
 

@@ -74,14 +74,16 @@ local function move(id, fields)
   leave_old(id)
 end
 
-local rows = redis.call('XRANGE', old, '(' .. after, '+', 'COUNT', most)
-for _, entry in ipairs(rows) do
-  last = entry[1]
-  bytes = bytes + size_of(entry)
-  move(entry[1], entry[2])
-  if bytes > most_bytes then break end
+local looked, page = 0, nil
+while looked < most and bytes <= most_bytes and (not page or #page > 0) do
+  page = redis.call('XRANGE', old, '(' .. (last ~= '' and last or after), '+', 'COUNT', math.min(10, most - looked))
+  for _, entry in ipairs(page) do
+    last = entry[1]
+    looked, bytes = looked + 1, bytes + size_of(entry)
+    move(entry[1], entry[2])
+  end
 end
-if #rows == 0 then
+if looked == 0 then
   for _, group in ipairs(old_groups) do
     for _, row in ipairs(redis.call('XPENDING', old, group.name, '-', '+', most)) do
       local is_gone = #redis.call('XRANGE', old, row[1], row[1], 'COUNT', 1) == 0

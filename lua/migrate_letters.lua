@@ -31,12 +31,13 @@ if redis.call('EXISTS', dead) == 0 then
   redis.call('RENAME', old, dead)
   return there
 end
-local moved, bytes = 0, 0
-for _, letter in ipairs(redis.call('XRANGE', old, '-', '+', 'COUNT', most)) do
-  redis.call('XADD', dead, '*', unpack(letter[2]))
-  redis.call('XDEL', old, letter[1])
-  moved = moved + 1
-  bytes = bytes + size_of(letter)
-  if bytes > most_bytes then break end
+local moved, bytes, page = 0, 0, nil
+while moved < most and bytes <= most_bytes and (not page or #page > 0) do
+  page = redis.call('XRANGE', old, '-', '+', 'COUNT', math.min(10, most - moved)) -- they may be large
+  for _, letter in ipairs(page) do
+    redis.call('XADD', dead, '*', unpack(letter[2]))
+    redis.call('XDEL', old, letter[1])
+    moved, bytes = moved + 1, bytes + size_of(letter)
+  end
 end
 return moved

@@ -32,73 +32,69 @@ local owner = ARGV[1]
 local ttl = ARGV[2]
 local most = tonumber(ARGV[3])
 local most_bytes = tonumber(ARGV[4])
-local CHUNK = 100
+local FEW, MANY = 10, 200 -- entries that are held at once; they may be large
 
 local wrong = check_timers(old_times, old_jobs) or check_timers(scheduled, jobs) or check_stream(stream)
   or check_slices(ids) or check_slices(done) or check_lock(lock, owner, ttl)
 if wrong then return wrong end
 
-local function page_of_times()
+-- Timer IDs, and their times. Without any times, entries that have none.
+local function next_page()
   local names, scores = {}, {}
   local rows = redis.call('ZRANGE', old_times, 0, most - 1, 'WITHSCORES')
-  for i = 1, #rows, 2 do
-    names[#names + 1] = rows[i]
-    scores[rows[i]] = rows[i + 1]
+  for i = 1, #rows / 2 do names[i], scores[i] = rows[2 * i - 1], rows[2 * i] end
+  if #rows == 0 then
+    rows = redis.call('HSCAN', old_jobs, 0, 'COUNT', FEW)[2]
+    for i = 1, math.min(#rows / 2, most) do names[i] = rows[2 * i - 1] end
   end
   return names, scores
 end
 
--- What is left when there are no times any more.
-local function page_without_times()
-  local names = {}
-  local rows = redis.call('HSCAN', old_jobs, 0, 'COUNT', CHUNK)[2]
-  for i = 1, math.min(#rows, 2 * most), 2 do names[#names + 1] = rows[i] end
-  return names, {}
-end
-
-local function known_of(names)
-  local job_ids, runs = {}, {}
+-- Those that this layout remembers as added or finished: at the first apply nothing is, so nothing is looked at.
+local any_records = redis.call('EXISTS', unpack(ids)) + redis.call('EXISTS', unpack(done)) > 0
+local function remembered(names)
+  if not any_records then return {} end
+  local now, job_ids, known = server_ms(), {}, {}
   for i, name in ipairs(names) do
     local _, job_id = split_timer(name)
-    job_ids[i], runs[i] = job_id or name, name
+    job_ids[i] = job_id or name
   end
-  local now = server_ms()
-  return find_records(ids, now, job_ids), find_records(done, now, runs), job_ids
-end
-
-local names, scores = page_of_times()
-if #names == 0 then names, scores = page_without_times() end
-local first = first_due(scheduled)
-local earliest, moved, superseded, bytes = nil, 0, 0, 0
-for from = 1, #names, CHUNK do
-  local some = { unpack(names, from, math.min(from + CHUNK - 1, #names)) }
-  local there = redis.call('ZMSCORE', scheduled, unpack(some))
-  local bodies = redis.call('HMGET', old_jobs, unpack(some))
-  local queued, ended, job_ids = known_of(some)
-  local times, entries = {}, {}
-  for i, name in ipairs(some) do
-    local group = split_timer(name)
+  local queued, ended = find_records(ids, now, job_ids), find_records(done, now, names)
+  for i, name in ipairs(names) do
     local record = queued[job_ids[i]]
     -- Of a group's next attempt only that group's own end counts: that another one is done says nothing of it.
-    if group ~= '' and string.sub(record or '', 1, 5) == 'done ' then record = nil end
-    if there[i] or is_superseded(stream, job_ids[i], record) or string.sub(ended[name] or '', 1, 5) == 'done ' then
+    if split_timer(name) ~= '' and string.sub(record or '', 1, 5) == 'done ' then record = nil end
+    known[i] = is_superseded(stream, job_ids[i], record) or string.sub(ended[name] or '', 1, 5) == 'done '
+  end
+  return known
+end
+
+local names, scores = next_page()
+local first, earliest = first_due(scheduled), nil
+local moved, superseded, bytes = 0, 0, 0
+local from, chunk = 1, FEW
+while from <= #names and bytes <= most_bytes do
+  local some = { unpack(names, from, math.min(from + chunk - 1, #names)) }
+  local there = redis.call('ZMSCORE', scheduled, unpack(some))
+  local bodies = redis.call('HMGET', old_jobs, unpack(some))
+  local known = remembered(some)
+  local times, entries, t, e = {}, {}, 0, 0
+  for i, name in ipairs(some) do
+    if there[i] or known[i] then
       superseded = superseded + 1
     else
       moved = moved + 1
-      if scores[name] then
-        times[#times + 1], times[#times + 2] = scores[name], name
-        earliest = earliest or tonumber(scores[name])
-      end
-      if bodies[i] then
-        entries[#entries + 1], entries[#entries + 2] = name, bodies[i]
-        bytes = bytes + #bodies[i]
-      end
+      local score, body = scores[from + i - 1], bodies[i]
+      if score then times[t + 1], times[t + 2], t = score, name, t + 2 end
+      if body then entries[e + 1], entries[e + 2], e, bytes = name, body, e + 2, bytes + #body end
     end
   end
-  if #entries > 0 then redis.call('HSET', jobs, unpack(entries)) end
-  if #times > 0 then redis.call('ZADD', scheduled, unpack(times)) end
+  if e > 0 then redis.call('HSET', jobs, unpack(entries)) end
+  if t > 0 then redis.call('ZADD', scheduled, unpack(times)) end
+  earliest = earliest or tonumber(times[1])
   drop_timers(old_times, old_jobs, some)
-  if bytes > most_bytes then break end
+  from = from + #some
+  chunk = bytes < 5000 * from and MANY or FEW
 end
 if earliest and (not first or earliest < first) then
   redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due', string.format('%.0f', earliest))

@@ -181,6 +181,8 @@ def apply(lock: Lock, deployment: str | None, there: Discovered, told: Told) -> 
     Raises:
         MigrationError: The lock is somebody else's by now.
     """
+    for name in there.streams:
+        yield from m001_hash_tags.check(Keys(name, deployment))
     done = Outcome()
     for name in there.streams:
         keys = Keys(name, deployment)
@@ -201,6 +203,7 @@ def cleanup(lock: Lock, deployment: str | None, there: Discovered, told: Told) -
     """
     now_ms = yield from ask(server_ms())
     for name in there.streams:
+        yield from m001_hash_tags.check(Keys(name, deployment))
         yield from _refuse_if_in_use(Keys(name, deployment), now_ms)
     done = Outcome()
     for name in there.streams:

@@ -18,6 +18,7 @@ import msgspec
 
 from streamq import _scripts_migrate as scripts
 from streamq._requests import Command, Pipeline, Plan, Reply, ask, ask_each, groups_of, scan, text, texts
+from streamq._scripts import check as check_script
 from streamq._scripts_migrate import Lock
 from streamq.errors import ConfigurationError
 from streamq.keys import HASH_TAGS, Keys
@@ -28,6 +29,13 @@ NOT_ON_A_CLUSTER: Final = (
     "this is a node of a cluster: keys of the previous layout lie in slots of their own there, so nothing can move them whole, "
     "and the previous version could never schedule or retry a job"
 )
+
+COMMANDS: Final = (
+    "XADD", "XACK", "XDEL", "XCLAIM", "XPENDING", "XRANGE", "XLEN", "XSETID", "XINFO GROUPS", "XINFO STREAM", "XGROUP CREATE",
+    "XGROUP SETID", "HGET", "HMGET", "HGETALL", "HSCAN", "HLEN", "HEXISTS", "HSET", "HSETNX", "HDEL", "HINCRBY", "ZRANGE",
+    "ZMSCORE", "ZSCORE", "ZADD", "ZREM", "TYPE", "EXISTS", "RENAME", "UNLINK", "PTTL", "PEXPIRE", "GET", "TIME",
+)  # fmt: skip
+"""Of its scripts."""
 
 JOBS, ENTRIES, LETTERS, RECORDS, KEYS = 1_000, 200, 200, 1_000, 100
 """Most of each in a batch: the server does nothing else for some milliseconds."""
@@ -132,6 +140,18 @@ def look(keys: Keys, data: int) -> Plan[Held]:
         held.groups.append(text(group["name"]))
         held.pending += group["pending"]
     return held
+
+
+def check(keys: Keys) -> Plan[None]:
+    """See that the user may do all of it, in both layouts: scripts do not roll back. Two requests; writes nothing.
+
+    Raises:
+        ConfigurationError: Something is denied; the message names it.
+    """
+    for each in (keys.untagged, keys):
+        denied = yield from ask(check_script(each, commands=COMMANDS))
+        if denied:
+            raise ConfigurationError(f"the user may not run {', '.join(denied)} on {each.stream}; nothing was done")
 
 
 def move(lock: Lock, keys: Keys, told: Told) -> Plan[Moved]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import look
 import pytest
+import redis
 from cli import shell
 from migrations.previous import fill, previous
 
@@ -35,6 +36,15 @@ def old(redis_url, ns):
 def applied(old, cli):
     assert cli("apply", "--yes").returncode == 0
     return old
+
+
+def commands(monitor, raw):
+    """Names of all that the server was sent meanwhile, but for what connecting takes."""
+    raw.echo("the end")
+    names = set()
+    while "the end" not in (command := monitor.next_command()["command"]):
+        names.add(command.split()[0])
+    return names - {"CLIENT", "SELECT"}
 
 
 def read_only(cli, raw, ns):
@@ -74,14 +84,14 @@ def test_what_is_pending_is_said(cli, raw, ns):
 
 
 @pytest.mark.covers("M5", "M10", "M8")
-def test_apply_verify_and_cleanup(old, cli, raw, ns):
+def test_apply_verify_and_cleanup(old, cli, raw, redis_url, ns):
     done = cli("apply", "--yes")
     assert done.returncode == 0
     assert "001_hash_tags: applied, 1 stream" in done.stdout
     assert f"streamq migrate cleanup 001_hash_tags --deployment {ns}" in done.stdout
-    before = look.dumps(raw, ns)
-    again = cli("apply")
-    assert (again.returncode, look.dumps(raw, ns)) == (0, before)
+    with redis.Redis.from_url(redis_url) as watching, watching.monitor() as monitor:
+        again = cli("apply")
+        assert (again.returncode, commands(monitor, raw)) == (0, {"HELLO", "HGETALL", "SCAN"})
     assert ", up to date; left for cleanup: " in again.stdout
     old.resume()
     for n in range(3):

@@ -10,8 +10,9 @@ from migrations import previous as played
 from migrations.previous import OWNER, Steps, fill, layout, migrate, previous
 from waiting import until
 
-from streamq import Backoff, LeaseLostError, MigrationError, Stream, StreamOptions, Worker
+from streamq import Backoff, ConfigurationError, LeaseLostError, MigrationError, Stream, StreamOptions, Worker
 from streamq._requests import entry_order
+from streamq.connection import settings_of
 from streamq.keys import Keys, migration_lock, migration_record
 from streamq.migrations import coordinator, m001_hash_tags
 from streamq.migrations.coordinator import LockedError
@@ -254,6 +255,35 @@ def test_one_of_two_works_and_a_lock_that_ran_out_stops_its_owner(make_old, driv
     assert look.dumps(raw, ns) == before
     assert not driver.run(coordinator.release(mine))
     assert driver.run(coordinator.apply(other, ns, there, told.append)).failed == []
+
+
+@pytest.mark.covers("C83")
+@pytest.mark.parametrize("missing", ["XDEL", "ZREM", "RENAME", "ZMSCORE", "XSETID"])
+def test_what_the_user_may_not_do_is_named_before_anything_moves(make_old, raw, redis_url, ns, missing):
+    fill(make_old())
+    look.call(raw, "ACL", "SETUSER", ns, "on", ">pw", "~*", "+@all", f"-{missing.lower()}")
+    before = look.dumps(raw, ns)
+    user = settings_of(redis_url.replace("redis://", f"redis://{ns}:pw@")).blocking()
+    with pytest.raises(ConfigurationError, match=missing):
+        migrate(user, ns)
+    assert look.dumps(raw, ns) == before
+    user.close()
+    look.call(raw, "ACL", "DELUSER", ns)
+
+
+def test_large_entries_move_a_few_at_a_time(make_old, driver, raw, ns):
+    old, body = make_old(), "x" * 900_000
+    old.add_many([{"b": body}] * 12, delay=60)
+    old.add_many([{"b": body}] * 12)
+    raw.xgroup_create(Keys("mail", ns).stream, "workers", mkstream=True)
+    told = []
+    lock = coordinator.new_lock(ns, OWNER)
+    _, there = driver.run(coordinator.standing(ns))
+    driver.run(coordinator.acquire(lock, ns))
+    driver.run(coordinator.apply(lock, ns, there, told.append))
+    assert [count for count in told if count] == [10, 2, 10, 2]
+    found = layout(raw, Keys("mail", ns))
+    assert (len(found.timers), len(found.entries)) == (12, 12)
 
 
 @pytest.mark.covers("M16", "M17")

@@ -6,7 +6,19 @@ import pytest
 import redis
 
 from streamq import ConfigurationError
-from streamq.keys import SLICES, Keys, check_id, check_name, name_of, owner_of, registry, slot_of, stream_pattern
+from streamq.keys import (
+    SLICES,
+    Keys,
+    check_id,
+    check_name,
+    migration_lock,
+    migration_record,
+    name_of,
+    owner_of,
+    registry,
+    slot_of,
+    stream_pattern,
+)
 
 
 def slot(key):
@@ -139,6 +151,21 @@ def test_the_previous_layout_has_no_tag(deployment, prefix):
         key.removeprefix(keys.prefix) for key in keys.kinds if key != keys.probe
     }
     assert all(owner_of(key, deployment) == ("mail", False) for key in keys.previous)
+
+
+@pytest.mark.parametrize("deployment", [None, "dp_1"])
+def test_the_untagged_form_has_all_keys_under_the_name(deployment):
+    keys = Keys("mail", deployment)
+    old = keys.untagged
+    assert (old.is_tagged, keys.is_tagged) == (False, True)
+    assert [key.removeprefix(old.prefix) for key in all_keys(old)] == [
+        key.removeprefix(keys.prefix) for key in all_keys(keys)
+    ]
+    assert owner_of(old.data("a:b"), deployment) == ("mail", False)
+    assert owner_of(old.data("a"), "other") is None
+    assert set(old.holding) <= set(keys.previous)
+    for key in (migration_lock(deployment), migration_record(deployment, "001"), registry(deployment)):
+        assert owner_of(key, deployment) is None
 
 
 def test_whose_a_key_is():
