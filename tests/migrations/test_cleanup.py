@@ -185,7 +185,7 @@ def plan(driver, ns):
 
 
 @pytest.mark.covers("M1", "M9")
-@pytest.mark.parametrize("backend", ["redis-6.2", "valkey-9"], indirect=True)
+@pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)
 def test_on_a_cluster_it_does_not_apply(new_server):
     node = new_server(args=("--cluster-enabled", "yes"))
     with redis.Redis.from_url(node.url) as raw, Stream("mail", redis=node.url) as new:

@@ -6,16 +6,16 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import sys
-import threading
 import time
 import warnings
 
 import look
 import pytest
-import redis
 from migrations.previous import layout, migrate, previous
 from migrations.test_apply import work
+from waiting import PATIENCE
 
 from streamq import MigrationError
 from streamq.connection import settings_of
@@ -89,6 +89,20 @@ def test_a_hundred_thousand_jobs_and_a_hundred_kills(redis_url, raw, driver, ns)
     kill_and_finish(redis_url, raw, driver, ns, count=100_000, kills=100, longest_s=0.15)
 
 
+PING = """
+import select, sys, time, redis
+client = redis.Redis.from_url(sys.argv[1])
+client.ping()
+print("ready", flush=True)
+took = []
+while not select.select([sys.stdin], [], [], 0.002)[0]:
+    began = time.perf_counter()
+    client.ping()
+    took.append((time.perf_counter() - began) * 1000)
+print(*took)
+"""
+
+
 @pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.covers("M4")
@@ -99,23 +113,14 @@ def test_a_million_that_wait_move_fast_beside_others(redis_url, raw, driver, ns,
       redis.call('HSET', KEYS[2], id, cmsgpack.pack({ 'job', '{"n": ' .. i .. '}', 'sq:id', id, 'sq:generated', '1' })) end"""
     for first in range(0, 1_000_000, 10_000):
         raw.eval(made, 2, old.scheduled, old.jobs, first, first + 9_999, look.server_ms(raw) + 3_600_000)
-    took, stop = [], threading.Event()
-
-    def ping():
-        with redis.Redis.from_url(redis_url) as client:
-            while not stop.wait(0.002):
-                began = time.perf_counter()
-                client.ping()
-                took.append((time.perf_counter() - began) * 1_000)
-
-    pinging = threading.Thread(target=ping)
-    pinging.start()
+    # In a process of its own: a thread of this one would wait for the interpreter.
+    pinging = subprocess.Popen([sys.executable, "-c", PING, redis_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert pinging.stdout.readline() == b"ready\n"
     began = time.perf_counter()
     assert migrate(driver, ns, clean=False).total("scheduled") == 1_000_000
     seconds = time.perf_counter() - began
-    stop.set()
-    pinging.join()
-    took.sort()
+    said, _ = pinging.communicate()
+    took = sorted(map(float, said.split()))
     p50, p99 = took[len(took) // 2], took[len(took) * 99 // 100]
     figures = (
         f"{1_000_000 / seconds:,.0f} jobs/s; {len(took):,} PINGs: p50 {p50:.1f}, p99 {p99:.1f}, max {took[-1]:.1f} ms"
@@ -123,5 +128,5 @@ def test_a_million_that_wait_move_fast_beside_others(redis_url, raw, driver, ns,
     with capsys.disabled():
         sys.stdout.write(f"\n{figures}\n")
     assert raw.zcard(Keys("mail", ns).scheduled) == 1_000_000
-    assert p99 < 50
+    assert p99 < 50 * PATIENCE
     assert 1_000_000 / seconds > 5_000  # ten times slower machines
