@@ -10,7 +10,7 @@ import typer
 from streamq._text import duration, shown
 from streamq.cli import times
 from streamq.cli.manual import examples
-from streamq.cli.output import AsJson, Deployment, Url, Yes, confirm, fail, print_json, say
+from streamq.cli.output import AsJson, Deployment, Name, Url, Yes, confirm, console, fail, print_json, say
 
 if TYPE_CHECKING:
     from streamq.cli.desk import Desk
@@ -26,7 +26,6 @@ MIN_IDLE = "1h"
 MOST_TOLD = 100
 """Consumers that are named one by one; JSON names all."""
 
-Name = Annotated[str, typer.Argument(help="Stream.", show_default=False)]
 Group = Annotated[str | None, typer.Option("--group", help="Only those of this group.", show_default="all groups")]
 
 
@@ -104,7 +103,6 @@ def _rows(desk: Desk, group: str | None) -> list[ConsumerRow]:
 
 
 def _table(rows: list[ConsumerRow]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -119,7 +117,7 @@ def _table(rows: list[ConsumerRow]) -> None:
         table.add_row(
             Text(shown(row.group)), Text(shown(row.name)), f"{row.pending:,}", heard, "alive" if row.alive else ""
         )
-    Console().print(table)
+    console().print(table)
 
 
 @app.command(

@@ -22,13 +22,11 @@ from streamq.cli.letter_options import (
     LetterIds,
     Limit,
     MaxRedrives,
-    Name,
     NewId,
     OlderThan,
     Payload,
     Rate,
     Reasons,
-    ShowPayloads,
 )
 from streamq.cli.manual import examples
 from streamq.cli.output import (
@@ -38,12 +36,15 @@ from streamq.cli.output import (
     PAYLOAD_CHARS,
     AsJson,
     Deployment,
+    Name,
+    ShowPayloads,
     Url,
     Yes,
     brief,
     confirm,
     console,
     fail,
+    is_asked,
     print_json,
     progress,
     say,
@@ -264,7 +265,7 @@ def redrive(
             how = how.with_payload(new_payload, None if found is None else found[0])
         letter_ids, reasons = (list(which.letter_ids), Counter()) if which.only_ids else _find(letters, which)
         report = Report("redrive", dry_run, complete=False, matched=len(letter_ids))
-        if not dry_run and letter_ids and not (which.only_ids and len(letter_ids) == 1):
+        if not dry_run and is_asked(len(letter_ids), named=which.only_ids):
             confirm(f"redrive {_letters(len(letter_ids))} of stream {name}{_reasons(reasons)}", yes=yes)
         with told_if_broken_off(report, lambda: report.moved, "redriven", as_json=as_json):
             _redrive_each(letters, how, letter_ids, report, named=which.only_ids, as_json=as_json)
@@ -344,7 +345,7 @@ def purge(
 ) -> None:
     """Remove dead letters for good, with their payloads.
 
-    One that is not there is no failure. Exit status 3 if nobody confirms it.
+    One that is not there is no failure. Exit status 3 if many would be touched and nobody confirms it.
     """
     from streamq.cli.letters import Filters, Letters, Purged, purge_each
 
@@ -352,9 +353,11 @@ def purge(
     with Letters(name, url, deployment) as letters:
         letter_ids, reasons = _find(letters, which)
         report = Purged("purge", dry_run, complete=False, matched=len(letter_ids))
+        meant = len(which.letter_ids) if which.only_ids else report.matched
         what = f"{_letters(len(letter_ids))} of stream {name}{_reasons(reasons)}"
         if not dry_run and letter_ids:
-            confirm(f"purge {what} for good", yes=yes)
+            if is_asked(meant, named=which.only_ids):
+                confirm(f"purge {what} for good", yes=yes)
             with (
                 told_if_broken_off(report, lambda: report.purged, "purged", as_json=as_json),
                 progress("purge", len(letter_ids)) as step,
@@ -362,7 +365,6 @@ def purge(
                 for looked_at in purge_each(letters, letter_ids, report):
                     step(looked_at)
         report.complete = True
-        meant = len(which.letter_ids) if which.only_ids else report.matched
         report.missing = meant - (report.matched if dry_run else report.purged)
     if as_json:
         print_json(report)

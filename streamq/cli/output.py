@@ -13,11 +13,12 @@ import msgspec
 import typer
 
 from streamq._text import INVISIBLE, shown
-from streamq.errors import StreamqError
+from streamq.errors import JobStateError, QueueFullError, ServerError, StreamqError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+Name = Annotated[str, typer.Argument(help="Stream.", show_default=False)]
 Url = Annotated[
     str | None,
     typer.Option(
@@ -31,7 +32,19 @@ Deployment = Annotated[
     str | None, typer.Option("--deployment", envvar="STREAMQ_DEPLOYMENT", help="Namespace of the deployment.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before many are touched.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+ShowPayloads = Annotated[
+    bool,
+    typer.Option("--show-payloads", help="Payloads, too; with --json as payload, or payload_base64 if it is no text."),
+]
+Delay = Annotated[
+    str | None,
+    typer.Option("--delay", metavar="D", help="Due so long from now: 90, 90s, 10m, 2h, 1d.", show_default=False),
+]
+At = Annotated[
+    str | None,
+    typer.Option("--at", metavar="ISO", help="Due then: 2030-01-31T12:00:00Z. A past time is now.", show_default=False),
+]
 
 REFUSED: Final = 3
 """Exit status of what was not confirmed."""
@@ -100,6 +113,16 @@ def sheet(lines: Iterable[tuple[str, str]]) -> None:
         size = max(FIELD_CHARS, ID_CHARS) if title else PAYLOAD_CHARS
         table.add_row(Text(brief(title, ID_CHARS)), Text(brief(value, size)))
     console().print(table)
+
+
+def status_of(error: StreamqError) -> int:
+    """Exit status of an error: 1 if the server answered and refused, 2 if it was not asked, or not as it must be."""
+    return 1 if isinstance(error, ServerError | QueueFullError | JobStateError) else 2
+
+
+def is_asked(count: int, *, named: bool) -> bool:
+    """Whether a command asks before it changes so many: always, but of the one that was named by its ID."""
+    return count > (1 if named else 0)
 
 
 def confirm(what: str, *, yes: bool) -> None:

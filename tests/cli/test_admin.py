@@ -155,7 +155,13 @@ def test_without_a_terminal_a_yes_is_needed(stream, redis_url, cli, everything, 
     stream.add({})
     stream.ack(stream.read("w"))
     before = everything()
-    for command, *args in (("delete",), ("trim",), ("groups drop", "workers"), ("consumers prune", "--min-idle", "0")):
+    for command, *args in (
+        ("delete",),
+        ("trim",),
+        ("trim", "--keep-last", "0"),
+        ("groups drop", "workers"),
+        ("consumers prune", "--min-idle", "0"),
+    ):
         done = cli(command, *args)
         assert (done.returncode, done.stdout) == (3, ""), command
         assert "give --yes" in done.stderr
@@ -231,18 +237,40 @@ def test_trim_keeps_what_the_workers_keep(redis_url, ns, cli, say_of_a_worker, e
 
         for name in "vw":
             say_of_a_worker(name, retention="keep", keep_for=None, keep_last=700)
-        assert json.loads(cli("trim", "--json").stdout) == {
+        asked = "remove the finished entries of stream {}, but for the newest 700, as its workers do"
+        assert asked.format(ns) in cli("trim").stderr
+        assert json.loads(cli("trim", "--yes", "--json").stdout) == {
             "stream": ns,
             "removed": 300,
             "left": 700,
             "keep_for": None,
             "keep_last": 700,
         }
-        assert json.loads(cli("trim", "--keep-for", "1h", "--json").stdout)["removed"] == 0
-        assert cli("trim", "--keep-last", "100").stdout == f"{ns}: 600 finished entries removed, 100 left\n"
+        assert json.loads(cli("trim", "--keep-for", "1h", "--yes", "--json").stdout)["removed"] == 0
+        assert cli("trim", "--keep-last", "100", "--yes").stdout == f"{ns}: 600 finished entries removed, 100 left\n"
         for name in "vw":
             say_of_a_worker(name, retention="delete", keep_for=None, keep_last=None)
-        assert cli("trim").stdout == f"{ns}: 100 finished entries removed, 0 left\n"
+        assert cli("trim", "--yes").stdout == f"{ns}: 100 finished entries removed, 0 left\n"
+
+
+@ON_ONE
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ((), ", all of them: no live worker says what is kept, with"),
+        (("--keep-last", "0"), ", all of them, with"),
+        (("--keep-for", "1h", "--keep-last", "0"), ", all of them, with"),
+        (("--keep-for", "0"), ", all of them, with"),
+        (("--keep-for", "90m"), ", but for those younger than 1h 30m, with"),
+        (("--keep-last", "1000"), ", but for the newest 1,000, with"),
+        (("--keep-for", "1h", "--keep-last", "9"), ", but for the newest 9, as far as they are younger than 1h, with"),
+    ],
+)
+def test_trim_says_what_goes_before_it_goes(stream, cli, rules, words):
+    stream.add({})
+    done = cli("trim", *rules)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"to remove the finished entries of stream {stream.name}{words} no terminal to ask at" in done.stderr
 
 
 # --- groups ---------------------------------------------------------------------------------
