@@ -205,7 +205,7 @@ def dumps(raw: redis.Redis, ns: str) -> dict[bytes, bytes]:
     return {key: call(raw, "DUMP", key) for key in raw.scan_iter(match=f"*{ns}*", count=1000)}
 
 
-def until(condition: Callable[[], Any], *, timeout: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], *, timeout: float = 60.0) -> Any:
     """Wait until `condition` gives something true, and return that."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):

@@ -351,7 +351,7 @@ def test_prune_refuses_whoever_holds_something(stream, redis_url, ns, cli, raw):
         if not any(row["name"] == "empty" for row in rows["consumers"]):
             del expected[1]  # before Redis 7.0 who got nothing is no consumer
         assert [(row["group"], row["name"], row["pending"]) for row in rows["consumers"]] == expected
-        assert all(row["alive"] is False and 0 <= row["idle"] < 60 for row in rows["consumers"])
+        assert all(row["alive"] is False and 0 <= row["idle"] < 600 for row in rows["consumers"])
         assert re.search(r"workers │ holds +│ +10 │", cli("consumers list").stdout)
 
         assert cli("consumers prune").stdout == "0 removed\n"  # nobody is silent for an hour
@@ -508,7 +508,7 @@ def test_a_worker_with_bad_settings_does_not_start(tmp_path):
         "worker = Worker(Stream('s', options=StreamOptions(max_deliveries=0)), print)\n"
     )
     done = subprocess.run(
-        [*COMMAND, "run", "shop:worker"], cwd=tmp_path, env=environ(), capture_output=True, text=True, timeout=60
+        [*COMMAND, "run", "shop:worker"], cwd=tmp_path, env=environ(), capture_output=True, text=True, timeout=100
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "max_deliveries must be a whole number >= 1, not 0" in done.stderr
@@ -544,5 +544,5 @@ def test_commands_are_completed():
     """What a shell's completion asks: the command line tells it, and loads nothing for it."""
     asked = {"_STREAMQ_COMPLETE": "complete_bash", "COMP_WORDS": "streamq con", "COMP_CWORD": "1"}
     code = "import sys; sys.argv = ['streamq']; from streamq.cli import main; main()"
-    done = subprocess.run([COMMAND[0], "-c", code], env=environ(**asked), capture_output=True, text=True, timeout=60)
+    done = subprocess.run([COMMAND[0], "-c", code], env=environ(**asked), capture_output=True, text=True, timeout=100)
     assert done.stdout.split() == ["consumers"]

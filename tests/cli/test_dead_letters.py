@@ -278,13 +278,13 @@ def test_redrive_of_all_at_a_rate(stream, cli):
 def test_what_is_broken_off_goes_on(stream, redis_url, cli):
     """By Ctrl-C amid its waiting, and once more: each job has one run."""
     ids = give_up(stream, 6)
-    command = [*COMMAND, "dead-letters", "redrive", stream.name, "--all", "--rate", "1/s", "--yes", "--json"]
+    command = [*COMMAND, "dead-letters", "redrive", stream.name, "--all", "--rate", "2/m", "--yes", "--json"]
     with subprocess.Popen(
         command, env=environ(STREAMQ_URL=redis_url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        look.until(lambda: len(stream.dead_letters.list()) < 6, timeout=60)
+        look.until(lambda: len(stream.dead_letters.list()) < 6)
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=100)
     left = [letter.id for letter in stream.dead_letters.list()]
     assert 0 < len(left) < 6
     assert left == ids[-len(left) :]

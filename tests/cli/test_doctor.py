@@ -52,7 +52,7 @@ def on_terminal(*args, columns, **env):
         pass  # the other end is closed: it has ended
     finally:
         os.close(ours)
-    return process.wait(30), written.decode().replace("\r\n", "\n")
+    return process.wait(100), written.decode().replace("\r\n", "\n")
 
 
 def test_all_is_well(new_server):
@@ -151,7 +151,7 @@ def test_a_server_that_does_not_answer(proxy):
     begun = time.monotonic()
     done = run("--url", proxy.url)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 60
 
 
 @pytest.mark.covers("D2")

@@ -43,7 +43,7 @@ def run(*args, **env):
     """Run ``streamq inspect`` with no terminal."""
     return subprocess.run(
         [*COMMAND, "inspect", *args], env=environment(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=60,
+        timeout=100,
     )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def in_terminal(*args, columns, rows, **env):
                 break
             got += part
         os.close(ours)
-        assert process.wait(30) == 0
+        assert process.wait(100) == 0
     return got.decode().replace("\r\n", "\n")
 
 

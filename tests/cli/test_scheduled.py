@@ -280,7 +280,7 @@ def test_closed_standard_input_is_no_yes(stream, redis_url, ns):
     add_all(stream, 2)
     command = [*COMMAND, "scheduled", "cancel", ns, "--all", "--url", redis_url]
     closed = ["sh", "-c", '"$@" <&-', "sh", *command]
-    done = subprocess.run(closed, env=environ(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(closed, env=environ(), capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (3, "")
     assert len(due_of(stream)) == 2
 
@@ -509,7 +509,7 @@ def test_a_script_walks_all(crowd, cli):
 @ON_ONE
 def test_a_reader_that_goes_ends_it_quietly(crowd, redis_url, ns):
     line = ["sh", "-c", '"$@" | head -n 1', "sh", *COMMAND, "scheduled", "list", ns, "--json", "--all"]
-    done = subprocess.run(line, env=environ(STREAMQ_URL=redis_url), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(line, env=environ(STREAMQ_URL=redis_url), capture_output=True, text=True, timeout=100)
     assert done.stdout.count("\n") == 1
     assert "Traceback" not in done.stderr
 
@@ -708,5 +708,5 @@ def test_help_says_how_it_ends():
 
 def test_nothing_is_loaded_before_it_is_used():
     code = "import sys, streamq.cli; print(*{'redis', 'rich', 'streamq._ops', 'streamq.stream'} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "\n")

@@ -405,7 +405,7 @@ def told_by_http(port: int) -> tuple[int, dict[str, Any]]:
         return 0, {}
 
 
-def until(condition: Callable[[], Any], *, timeout: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], *, timeout: float = 60.0) -> Any:
     """Wait until `condition` gives something true, and return that."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
