@@ -34,7 +34,9 @@ from streamq.cli.output import (
     ID_CHARS,
     MOST_IN_A_TABLE,
     PAYLOAD_CHARS,
+    WIDE,
     AsJson,
+    Column,
     Deployment,
     Name,
     ShowPayloads,
@@ -49,6 +51,7 @@ from streamq.cli.output import (
     progress,
     say,
     sheet,
+    table,
     told_if_broken_off,
 )
 from streamq.errors import ConfigurationError
@@ -62,9 +65,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-
-WIDE = 100
-"""On a narrower screen the table leaves deliveries and attempts to `show`, so that it can be read."""
 
 REASON_CHARS = 20
 
@@ -126,38 +126,30 @@ def _none(name: str, which: Filters) -> str:
 
 
 def _table(rows: Sequence[Row], now: datetime, *, payloads: bool) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    screen = console()
-    counts = screen.width >= WIDE
-    table = Table()
-    for title in ("letter ID", "reason"):
-        table.add_column(title, no_wrap=True)
-    for title in ("job ID", "group"):
-        table.add_column(title, overflow="fold")
-    for title in ("deliveries", "attempts") if counts else ():
-        table.add_column(title, justify="right")
-    table.add_column("died", no_wrap=True)
-    table.add_column("last error", overflow="fold")
-    if payloads:
-        table.add_column("payload", overflow="fold")
-    for row in rows:
-        cells = [
-            row.id,
-            brief(row.reason, REASON_CHARS),
-            brief(row.job_id, ID_CHARS),
-            brief(row.group, ID_CHARS),
-            *([f"{row.deliveries:,}", f"{row.attempts:,}"] if counts else []),
-            "" if row.died_at is None else times.relative(row.died_at, now),
-            brief(row.error, ERROR_CHARS),
-        ]
-        if payloads:
-            cells.append(
-                brief(row.payload or f"base64: {row.payload_base64}" if row.payload_bytes else "", PAYLOAD_CHARS)
+    has_counts = console().width >= WIDE
+    counts = (Column("deliveries", is_number=True), Column("attempts", is_number=True)) if has_counts else ()
+    names = (Column("letter ID"), Column("reason"), Column("job ID", folds=True), Column("group", folds=True))
+    texts = (Column("last error", folds=True), *([Column("payload", folds=True)] if payloads else []))
+    table(
+        (*names, *counts, Column("died"), *texts),
+        [
+            (
+                row.id,
+                brief(row.reason, REASON_CHARS),
+                brief(row.job_id, ID_CHARS),
+                brief(row.group, ID_CHARS),
+                *([f"{row.deliveries:,}", f"{row.attempts:,}"] if has_counts else []),
+                "" if row.died_at is None else times.relative(row.died_at, now),
+                brief(row.error, ERROR_CHARS),
+                *([_payload(row)] if payloads else []),
             )
-        table.add_row(*(Text(cell) for cell in cells))
-    screen.print(table)
+            for row in rows
+        ],
+    )
+
+
+def _payload(row: Row) -> str:
+    return brief(row.payload or f"base64: {row.payload_base64}" if row.payload_bytes else "", PAYLOAD_CHARS)
 
 
 @app.command(

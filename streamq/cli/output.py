@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, TextIO
 
 import msgspec
 import typer
@@ -60,6 +60,12 @@ ID_CHARS, ERROR_CHARS, FIELD_CHARS, PAYLOAD_CHARS = 512, 80, 500, 4_000
 
 PIPED_WIDTH: Final = 160
 
+WIDE: Final = 100
+"""On a narrower screen tables are lean, and leave figures that are not asked for first to `show`."""
+
+FOLDED: Final = 12
+"""Least width of a column of long texts."""
+
 # What JSON may hold as it is, but no terminal should get: see `streamq._text`. The rest of it JSON escapes by itself.
 _UNSAFE_IN_JSON: Final = re.compile(rf"[\x7f-\x9f{INVISIBLE}]")
 
@@ -77,12 +83,38 @@ def json_text(value: Any, *, indent: int = -1) -> str:
 
 def fail(message: str) -> None:
     """Print one line to standard error."""
-    sys.stderr.write(f"streamq: {shown(message)}\n")
+    sys.stderr.write(_fitted(f"streamq: {shown(message)}", sys.stderr) + "\n")
 
 
 def say(message: str) -> None:
     """Print one line to standard output."""
-    sys.stdout.write(f"{shown(message)}\n")
+    sys.stdout.write(_fitted(shown(message), sys.stdout) + "\n")
+
+
+def _fitted(text: str, out: TextIO) -> str:
+    """`text`, broken between words if `out` is a terminal that is narrower. A longer word stays whole, to be copied."""
+    columns = _columns(out)
+    if columns is None or (text.isascii() and len(text) < columns):
+        return text
+    from rich.cells import cell_len
+
+    first, *words = text.split(" ")
+    lines = [first]
+    for word in words:
+        longer = f"{lines[-1]} {word}"
+        if cell_len(longer) < columns:
+            lines[-1] = longer
+        else:
+            lines.append(f"  {word}")
+    return "\n".join(lines)
+
+
+def _columns(out: TextIO) -> int | None:
+    """Of a terminal; None if it is none, or does not say."""
+    if not out.isatty():
+        return None
+    told = os.environ.get("COLUMNS", "")
+    return int(told) if told.isdecimal() else os.get_terminal_size(out.fileno()).columns or None
 
 
 def brief(text: str, size: int) -> str:
@@ -99,6 +131,74 @@ def console() -> Console:
     if not found.is_terminal and "COLUMNS" not in os.environ:
         found.width = PIPED_WIDTH
     return found
+
+
+class Column(NamedTuple):
+    """Of a table.
+
+    Attributes:
+        title: What stands above; without one it says more of the column before.
+        is_number: Whether it stands on the right.
+        folds: Whether its texts may be long, and are broken where there is little room.
+    """
+
+    title: str
+    is_number: bool = False
+    folds: bool = False
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows as a table; where not even its narrowest form fits the screen, each row as lines of titles and values."""
+    from rich import box
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    screen = console()
+    is_narrow = screen.width < WIDE
+    lean = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "show_edge": False, "pad_edge": False}
+    found = Table(**lean) if is_narrow else Table()  # type: ignore[arg-type]  # options of several types
+    least = 0
+    for at, column in enumerate(columns):
+        longest = max([cell_len(column.title), *(cell_len(row[at]) for row in rows)])
+        width = min(longest, FOLDED) if column.folds else longest
+        least += width + (2 if is_narrow else 3)
+        found.add_column(
+            column.title,
+            justify="right" if column.is_number else "left",
+            no_wrap=not column.folds,
+            overflow="fold",
+            min_width=width,
+        )
+    if not screen.is_terminal and "COLUMNS" not in os.environ:
+        screen.width = 1 << 20  # a row is a line
+    if least > screen.width:
+        _each_by_itself(screen, columns, rows)
+        return
+    for row in rows:
+        found.add_row(*(Text(cell) for cell in row))
+    screen.print(found)
+
+
+def _each_by_itself(screen: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    for at, row in enumerate(rows):
+        if at:
+            screen.print()
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        lines: dict[str, str] = {}
+        title = ""
+        for column, cell in zip(columns, row, strict=True):
+            title = column.title or title
+            if cell:
+                lines[title] = f"{lines[title]}, {cell}" if title in lines else cell
+        for title, value in lines.items():
+            grid.add_row(title, Text(value))
+        screen.print(grid)
 
 
 def sheet(lines: Iterable[tuple[str, str]]) -> None:
@@ -137,7 +237,8 @@ def confirm(what: str, *, yes: bool) -> None:
         fail(f"not confirmed: to {what}, with no terminal to ask at, give --yes; cancelled, nothing changed")
         raise typer.Exit(REFUSED)
     try:
-        sys.stderr.write(f"This will {shown(what)}. Go on? [y/N] ")
+        question = _fitted(f"This will {shown(what)}. Go\xa0on?\xa0[y/N]\xa0", sys.stderr)  # whose end stays together
+        sys.stderr.write(question.replace("\xa0", " "))
         sys.stderr.flush()
         answer = sys.stdin.buffer.readline()
     except KeyboardInterrupt:

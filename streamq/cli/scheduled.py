@@ -17,6 +17,7 @@ from streamq.cli.output import (
     MOST_IN_A_TABLE,
     AsJson,
     At,
+    Column,
     Delay,
     Deployment,
     Name,
@@ -25,13 +26,13 @@ from streamq.cli.output import (
     Yes,
     brief,
     confirm,
-    console,
     fail,
     is_asked,
     print_json,
     progress,
     say,
     sheet,
+    table,
     told_if_broken_off,
 )
 from streamq.errors import ConfigurationError
@@ -149,28 +150,27 @@ def _row(job: ScheduledJob) -> dict[str, Any]:
 
 
 def _table(jobs: list[ScheduledJob], now: datetime) -> None:
-    from rich.table import Table
-    from rich.text import Text
+    names = (Column("job ID", folds=True), Column("group", folds=True), Column("due"), Column(""))
+    table(
+        (*names, Column("attempt", is_number=True), Column("last error", folds=True)),
+        [
+            (
+                brief(job.job_id, ID_CHARS),
+                brief(_group(job), ID_CHARS),
+                times.absolute(job.due_at),
+                times.relative(job.due_at, now),
+                f"{job.attempt:,}",
+                brief(_last_error(job), ERROR_CHARS),
+            )
+            for job in jobs
+        ],
+    )
 
-    table = Table()
-    for title in ("job ID", "group"):
-        table.add_column(title, overflow="fold")
-    table.add_column("due", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("attempt", justify="right")
-    table.add_column("last error", overflow="fold")
-    for job in jobs:
-        error = "the entry is lost or malformed" if not job.fields else job.errors[-1] if job.errors else ""
-        cells = (
-            brief(job.job_id, ID_CHARS),
-            brief(_group(job), ID_CHARS),
-            times.absolute(job.due_at),
-            times.relative(job.due_at, now),
-            f"{job.attempt:,}",
-            brief(error, ERROR_CHARS),
-        )
-        table.add_row(*(Text(cell) for cell in cells))
-    console().print(table)
+
+def _last_error(job: ScheduledJob) -> str:
+    if not job.fields:
+        return "the entry is lost or malformed"
+    return job.errors[-1] if job.errors else ""
 
 
 def _place(job: ScheduledJob) -> str:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import secrets
-import struct
 import subprocess
 import sys
-from fcntl import ioctl
 from pathlib import Path
-from termios import TIOCSWINSZ
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,6 +16,7 @@ import look
 import msgspec
 import pytest
 import redis
+from cli.shell import at_terminal
 from typer.testing import CliRunner
 
 from streamq import FoundJob, FullSnapshot, Stream, StreamOptions, WorkerSettings
@@ -64,25 +61,9 @@ def call(*args, **env):
 
 def in_terminal(*args, columns, rows, **env):
     """Run it in a terminal of that size; what the terminal got."""
-    ours, theirs = pty.openpty()
-    ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    with subprocess.Popen(
-        [*COMMAND, "inspect", *args], env=environment(TERM="xterm-256color", **env), stdin=theirs, stdout=theirs,
-        stderr=theirs,
-    ) as process:  # fmt: skip
-        os.close(theirs)
-        got = bytearray()
-        while True:
-            try:
-                part = os.read(ours, 65_536)
-            except OSError:
-                break  # Linux says so at the end
-            if not part:
-                break
-            got += part
-        os.close(ours)
-        assert process.wait(100) == 0
-    return got.decode().replace("\r\n", "\n")
+    done = at_terminal("inspect", *args, columns=columns, rows=rows, **env)
+    assert done.returncode == 0
+    return done.stdout
 
 
 def without_colours(text):
