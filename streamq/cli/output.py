@@ -154,6 +154,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    used = [at for at, column in enumerate(columns) if column.title or any(row[at] for row in rows)]
+    columns, rows = [columns[at] for at in used], [[row[at] for at in used] for row in rows]
     screen = console()
     is_narrow = screen.width < WIDE
     lean = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "show_edge": False, "pad_edge": False}

@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shlex
 import signal
 import stat
 import subprocess
 import time
-from pathlib import Path
 
 import look
 import msgspec
@@ -18,7 +16,7 @@ import pytest
 import servers
 from cli.shell import COMMAND, call, environ, run, run_at_terminal
 
-from streamq import Backoff, Stream, StreamOptions
+from streamq import Backoff
 from streamq.keys import Keys
 
 ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)
@@ -571,47 +569,3 @@ def test_help_says_how_it_ends():
         for option in ("--url", "STREAMQ_URL", "--deployment", "--json"):
             assert option in text
         assert command == "list" or "Exit status" in text
-
-
-# --- the docs -------------------------------------------------------------------------------
-
-
-@ON_ONE
-def test_the_docs_show_what_it_prints(redis_url, ns, tmp_path, monkeypatch):
-    """Every command and every line of the sample, but for IDs and times."""
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
-    [sample] = re.findall(r"```\n(\$ streamq dead-letters list orders\n.*?)```", page, re.DOTALL)
-    where = {"redis": redis_url, "deployment": ns}
-    with (
-        Stream("orders", **where, options=StreamOptions(retry=Backoff.constant(0, limit=1))) as workers,
-        Stream("orders", **where, options=StreamOptions(group="mail")) as mail,
-    ):
-        workers.add({"n": 17}, job_id="order:17")
-        for job in workers.read("w") + workers.read("w"):
-            workers.retry(job, "HTTP 503 from payments")
-        for job in workers.read("w"):
-            workers.retry(job, "HTTP 503 from payments")
-        workers.add({"n": 18}, job_id="order:18")
-        workers.reject(workers.read("w")[0], "no such customer")
-        mail.groups.create("mail", start="new")
-        workers.add({"n": 19}, job_id="order:19")
-        mail.reject(mail.read("m")[0], "mailbox is full")
-        workers.add({"n": 18}, job_id="order:18")
-        ids = [letter.id for letter in workers.dead_letters.list()]
-    monkeypatch.chdir(tmp_path)
-    in_docs = re.findall(r"^│ (\d+-\d+)", sample, re.MULTILINE)
-
-    def normal(text):
-        text = re.sub(r"entry \d+-\d+", "entry ID", text)
-        for n, (one, other) in enumerate(zip(in_docs, ids, strict=True)):
-            text = text.replace(one, f"LETTER{n}").replace(other, f"LETTER{n}")
-        text = re.sub(r"(\d+[dhms] )+ago|now", "AGO", text)
-        return re.sub(r"[ ━─]+", " ", text)
-
-    steps = re.findall(r"^\$ streamq (.*)\n((?:(?!\$ ).*\n)*)", sample, re.MULTILINE)
-    assert len(steps) >= 6
-    for command, output in steps:
-        for one, other in zip(in_docs, ids, strict=True):
-            command = command.replace(one, other)  # noqa: PLW2901  # the same command, on our letters
-        done = call(*shlex.split(command), STREAMQ_URL=redis_url, STREAMQ_DEPLOYMENT=ns)
-        assert normal(done.stdout + done.stderr) == normal(output), command

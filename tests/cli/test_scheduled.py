@@ -9,7 +9,6 @@ import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from pathlib import Path
 
 import pytest
 import redis
@@ -462,31 +461,6 @@ def test_a_table_is_cut_and_goes_on(stream, cli):
     assert "more" not in rest
     soon = cli("list", "--due-before", "3605s", "--limit", "3").stdout
     assert re.findall(r"│ (j\d{5})", soon)[:2] == ["j00000", "j00001"]
-
-
-@ON_ONE
-def test_the_table_is_that_of_the_docs(for_group, cli):
-    """But for the times."""
-    workers, mail = for_group("workers"), for_group("mail")
-    workers.add({}, job_id="order:17")
-    [job] = workers.read("w")
-    workers.retry(job, "HTTP 503 from payments", delay=45)
-    workers.add({}, job_id="order:18", delay=900)
-    workers.add({}, job_id="order:19")
-    for job in mail.read("w", count=10):
-        if job.id == "order:19":
-            mail.retry(job, "mailbox is full", delay=HOUR)
-
-    def cells(text):
-        rows = [
-            [cell.strip() for cell in re.split("[│┃]", line)] for line in text.splitlines() if line[:1] in {"│", "┃"}
-        ]
-        return [row[1:3] + row[5:7] for row in rows]
-
-    docs = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
-    sample = docs.partition("$ streamq scheduled list orders\n")[2].partition("\n$ ")[0]
-    assert cells(cli("list").stdout) == cells(sample)
-    assert len(cells(sample)) == 4
 
 
 @ON_ONE
