@@ -10,7 +10,8 @@ import typer
 from streamq._text import duration, shown
 from streamq.cli import times
 from streamq.cli.manual import examples
-from streamq.cli.output import AsJson, Column, Deployment, Name, Url, Yes, confirm, fail, print_json, say, table
+from streamq.cli.output import AsJson, Deployment, Name, Url, Yes, confirm, fail, print_json, say
+from streamq.cli.tables import Column, table
 
 if TYPE_CHECKING:
     from streamq.cli.desk import Desk

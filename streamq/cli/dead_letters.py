@@ -30,13 +30,7 @@ from streamq.cli.letter_options import (
 )
 from streamq.cli.manual import examples
 from streamq.cli.output import (
-    ERROR_CHARS,
-    ID_CHARS,
-    MOST_IN_A_TABLE,
-    PAYLOAD_CHARS,
-    WIDE,
     AsJson,
-    Column,
     Deployment,
     Name,
     ShowPayloads,
@@ -44,16 +38,14 @@ from streamq.cli.output import (
     Yes,
     brief,
     confirm,
-    console,
     fail,
     is_asked,
     print_json,
     progress,
     say,
-    sheet,
-    table,
     told_if_broken_off,
 )
+from streamq.cli.tables import ERROR_CHARS, ID_CHARS, MOST_ROWS, PAYLOAD_CHARS, WIDE, Column, console, sheet, table
 from streamq.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -83,7 +75,7 @@ def list_(
     older_than: OlderThan = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, max=MOST_IN_A_TABLE, help="Most letters.", show_default="100"),
+        typer.Option("--limit", min=1, max=MOST_ROWS, help="Most letters.", show_default="100"),
     ] = None,
     after: After = None,
     all_: Annotated[bool, typer.Option("--all", help="All letters, each on a line of JSON; with --json.")] = False,

@@ -10,20 +10,8 @@ import typer
 
 from streamq._text import shown
 from streamq.cli.manual import examples
-from streamq.cli.output import (
-    REFUSED,
-    AsJson,
-    Column,
-    Deployment,
-    Name,
-    Url,
-    Yes,
-    confirm,
-    fail,
-    print_json,
-    say,
-    table,
-)
+from streamq.cli.output import REFUSED, AsJson, Deployment, Name, Url, Yes, confirm, fail, print_json, say
+from streamq.cli.tables import Column, table
 
 app = typer.Typer(
     help="The consumer groups of a stream, each of which gets every job: list, create and drop them.",

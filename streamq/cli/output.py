@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, TextIO
+from typing import Annotated, Any, Final, Protocol, TextIO
 
 import msgspec
 import typer
 
 from streamq._text import INVISIBLE, shown
 from streamq.errors import JobStateError, QueueFullError, ServerError, StreamqError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 Name = Annotated[str, typer.Argument(help="Stream.", show_default=False)]
 Url = Annotated[
@@ -51,20 +48,6 @@ REFUSED: Final = 3
 
 MANY: Final = 100
 """From so many on, progress is shown."""
-
-MOST_IN_A_TABLE: Final = 10_000
-"""Rows of a table are kept until it is printed."""
-
-ID_CHARS, ERROR_CHARS, FIELD_CHARS, PAYLOAD_CHARS = 512, 80, 500, 4_000
-"""Most characters of each that are shown in a table."""
-
-PIPED_WIDTH: Final = 160
-
-WIDE: Final = 100
-"""On a narrower screen tables are lean, and leave figures that are not asked for first to `show`."""
-
-FOLDED: Final = 12
-"""Least width of a column of long texts."""
 
 # What JSON may hold as it is, but no terminal should get: see `streamq._text`. The rest of it JSON escapes by itself.
 _UNSAFE_IN_JSON: Final = re.compile(rf"[\x7f-\x9f{INVISIBLE}]")
@@ -114,107 +97,18 @@ def _columns(out: TextIO) -> int | None:
     if not out.isatty():
         return None
     told = os.environ.get("COLUMNS", "")
-    return int(told) if told.isdecimal() else os.get_terminal_size(out.fileno()).columns or None
+    if told.isdecimal():
+        return int(told) or None
+    try:
+        return os.get_terminal_size(out.fileno()).columns or None
+    except OSError:
+        return None
 
 
 def brief(text: str, size: int) -> str:
     """`text` made safe to show, in at most `size` characters."""
     whole = shown(text[: size + 1])
     return whole if len(whole) <= size else whole[: size - 4] + " ..."
-
-
-def console() -> Console:
-    """Where tables go; what is piped is as wide as `COLUMNS` says, or wide enough not to be broken up."""
-    from rich.console import Console
-
-    found = Console()
-    if not found.is_terminal and "COLUMNS" not in os.environ:
-        found.width = PIPED_WIDTH
-    return found
-
-
-class Column(NamedTuple):
-    """Of a table.
-
-    Attributes:
-        title: What stands above; without one it says more of the column before.
-        is_number: Whether it stands on the right.
-        folds: Whether its texts may be long, and are broken where there is little room.
-    """
-
-    title: str
-    is_number: bool = False
-    folds: bool = False
-
-
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows as a table; where not even its narrowest form fits the screen, each row as lines of titles and values."""
-    from rich import box
-    from rich.cells import cell_len
-    from rich.table import Table
-    from rich.text import Text
-
-    used = [at for at, column in enumerate(columns) if column.title or any(row[at] for row in rows)]
-    columns, rows = [columns[at] for at in used], [[row[at] for at in used] for row in rows]
-    screen = console()
-    is_narrow = screen.width < WIDE
-    lean = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "show_edge": False, "pad_edge": False}
-    found = Table(**lean) if is_narrow else Table()  # type: ignore[arg-type]  # options of several types
-    least = 0
-    for at, column in enumerate(columns):
-        longest = max([cell_len(column.title), *(cell_len(row[at]) for row in rows)])
-        width = min(longest, FOLDED) if column.folds else longest
-        least += width + (2 if is_narrow else 3)
-        found.add_column(
-            column.title,
-            justify="right" if column.is_number else "left",
-            no_wrap=not column.folds,
-            overflow="fold",
-            min_width=width,
-        )
-    if not screen.is_terminal and "COLUMNS" not in os.environ:
-        screen.width = 1 << 20  # a row is a line
-    if least > screen.width:
-        _each_by_itself(screen, columns, rows)
-        return
-    for row in rows:
-        found.add_row(*(Text(cell) for cell in row))
-    screen.print(found)
-
-
-def _each_by_itself(screen: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    for at, row in enumerate(rows):
-        if at:
-            screen.print()
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(no_wrap=True)
-        grid.add_column(overflow="fold")
-        lines: dict[str, str] = {}
-        title = ""
-        for column, cell in zip(columns, row, strict=True):
-            title = column.title or title
-            if cell:
-                lines[title] = f"{lines[title]}, {cell}" if title in lines else cell
-        for title, value in lines.items():
-            grid.add_row(title, Text(value))
-        screen.print(grid)
-
-
-def sheet(lines: Iterable[tuple[str, str]]) -> None:
-    """Print titles and values, one below the other; one without a title is a payload."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for title, value in lines:
-        size = max(FIELD_CHARS, ID_CHARS) if title else PAYLOAD_CHARS
-        table.add_row(Text(brief(title, ID_CHARS)), Text(brief(value, size)))
-    console().print(table)
 
 
 def status_of(error: StreamqError) -> int:

@@ -12,12 +12,8 @@ import typer
 from streamq.cli import times
 from streamq.cli.manual import examples
 from streamq.cli.output import (
-    ERROR_CHARS,
-    ID_CHARS,
-    MOST_IN_A_TABLE,
     AsJson,
     At,
-    Column,
     Delay,
     Deployment,
     Name,
@@ -31,10 +27,9 @@ from streamq.cli.output import (
     print_json,
     progress,
     say,
-    sheet,
-    table,
     told_if_broken_off,
 )
+from streamq.cli.tables import ERROR_CHARS, ID_CHARS, MOST_ROWS, Column, sheet, table
 from streamq.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -81,7 +76,7 @@ def list_(
     due_before: DueBefore = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, max=MOST_IN_A_TABLE, help="Most jobs.", show_default="100"),
+        typer.Option("--limit", min=1, max=MOST_ROWS, help="Most jobs.", show_default="100"),
     ] = None,
     after: Annotated[
         str | None,
