@@ -54,7 +54,7 @@ def say_of_a_worker(raw, ns):
     def say(**settings):
         seconds, micros = raw.time()
         about = json.dumps({"group": "workers", "settings": settings})
-        raw.hset(f"streamq:{{{ns}}}:workers", "w", f"{seconds * 1000 + micros // 1000 + 60_000} {about}")
+        raw.hset(f"streamq:{{{ns}}}:workers", "w", f"{seconds * 1000 + micros // 1000 + 600_000} {about}")
 
     return say
 

@@ -248,3 +248,13 @@ def test_it_fits_the_terminal_and_is_plain_in_a_pipe(seed, redis_url, monkeypatc
     # What is asked at a terminal is not said in a pipe.
     shows = tuple(text for text in scenario.shows if not scenario.asks or text in done.stdout + done.stderr)
     check(done.stdout + done.stderr, scenario._replace(shows=shows), stands_for, None)
+
+
+def test_every_help_reads_like_a_manual(backend):
+    for command in SCENARIOS:
+        done = shell.at_terminal(*command.split(), "--help", columns=80, rows=24)
+        assert done.returncode == 0
+        text = STYLING.sub("", done.stdout)
+        assert max(map(cell_len, text.split("\n"))) <= 80, command
+        assert f"streamq {command}" in " ".join(text.partition("Examples:")[2].split()), command
+        assert "--json" in text or command == "run"
