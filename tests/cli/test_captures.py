@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from cli.shell import at_terminal, call
+from cli.test_inspect import SAMPLES
 
 from streamq import Backoff, Stream, StreamOptions
 
@@ -18,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 HOUR = 3_600
 
-HELD_ELSEWHERE = {"inspect", "inspect orders", "inspect orders --job order:2", "doctor"}
-"""By test_inspect and test_doctor."""
+HELD_ELSEWHERE = {"doctor", *chain.from_iterable(SAMPLES.values())}
+"""By test_doctor and test_inspect."""
 
 
 def blocks():
