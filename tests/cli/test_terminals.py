@@ -34,6 +34,9 @@ SAID = "no such customer: "
 
 SIZES = ((80, 24), (200, 50))
 
+SHRED = 6
+"""Characters of which a text is broken into less can nobody read."""
+
 STYLING = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[2K|\x1b\[1A|\r")
 """What a terminal is told by us: colours and weights, and a line of progress drawn again."""
 
@@ -191,14 +194,18 @@ def filled(text, stands_for):
 
 
 def is_whole(text, lines):
-    """Whether `text` is in them: in a line, or folded over several in one place of each."""
+    """Whether `text` is in them: as in a sentence, or folded over several that follow each other, and into no shreds."""
+    if text in " ".join(" ".join(lines).split()):
+        return True
     for at in range(len(lines)):
         left = text.replace(" ", "")
         for line in lines[at:]:
             packed = re.sub(r"[ │\\]", "", line) if "\\" not in text else re.sub("[ │]", "", line)
             size = next((size for size in range(len(left), 0, -1) if left[:size] in packed), 0)
+            if size < min(SHRED, len(left)):
+                break
             left = left[size:]
-            if not size or not left:
+            if not left:
                 break
         if not left:
             return True
