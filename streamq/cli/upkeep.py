@@ -82,7 +82,7 @@ def trim(
 
     Unread and pending entries stay, and what a dead letter refers to. Which of the finished ones are kept is a setting of the
     stream (retention), which its live workers tell; they trim by themselves, too. Where none tells it, all finished entries go.
-    With --keep-for or --keep-last those rules count.
+    With --keep-for or --keep-last those rules count. What is kept is said, and asked, before.
 
     With --json: stream, removed, left, keep_for (seconds), keep_last.
 
