@@ -8,7 +8,7 @@ itself: what one says of another may be old.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -251,6 +251,19 @@ class Cluster:
         """The nodes that say that they replicate it."""
         return [node for node in self._answering() if node.itself().primary_id == primary.node_id]
 
+    def eyes(self, home: str) -> Eyes:
+        """A client to look with, at home on the node that serves this key."""
+        return Eyes(self, self.primary_of(home))
+
+    def remove(self, pattern: str) -> None:
+        """Delete all keys of this pattern."""
+        for node in self.primaries:
+            with redis.Redis(port=node.port, single_connection_client=True) as client:
+                pipe = client.pipeline(transaction=False)  # each by itself: they lie in many slots
+                for key in client.scan_iter(match=pattern, count=1000):
+                    pipe.unlink(key)
+                pipe.execute()
+
     def client(self, **options: Any) -> RedisCluster:
         """A client of redis-py that finds the right node for each key: bytes, in the shape of RESP2."""
         seeds = [ClusterNode("127.0.0.1", node.port) for node in self._answering()]
@@ -349,6 +362,44 @@ class Cluster:
 
     def _tail(self) -> str:
         return "\n".join(f"{port}: {log[-600:]}" for port, log in self.logs.items())
+
+
+class Eyes(redis.Redis):
+    """A client to look with: bytes, in the shape of RESP2, over a single connection to one node.
+
+    What is in another slot it asks where it is sent to. So what concerns a server (INFO, CONFIG, CLIENT) is that node's, but
+    users are made on all nodes, and keys are listed from all.
+    """
+
+    def __init__(self, cluster: Cluster, home: Node) -> None:
+        self._cluster = cluster
+        super().__init__(port=home.port, single_connection_client=True, protocol=2)
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().execute_command(*args, **options)
+        except redis.exceptions.MovedError as moved:
+            with redis.Redis(moved.host, moved.port, single_connection_client=True, protocol=2) as elsewhere:
+                return elsewhere.execute_command(*args, **options)
+
+    def call(self, *args: Any) -> Any:
+        """Send one command and return its reply as it came."""
+        if args[0] == "ACL":
+            first, *_ = [node.call(*args) for node in self._cluster.nodes]
+            return first
+        try:
+            self.connection.send_command(*args)
+            return self.connection.read_response()
+        except redis.exceptions.MovedError as moved:
+            return next(node for node in self._cluster.nodes if node.port == moved.port).call(*args)
+
+    def scan_iter(self, match: Any = None, count: int | None = None, **options: Any) -> Iterator[bytes]:
+        for node in self._cluster.primaries:
+            with redis.Redis(port=node.port, single_connection_client=True, protocol=2) as client:
+                yield from client.scan_iter(match, count, **options)
+
+    def keys(self, pattern: Any = "*", **options: Any) -> list[bytes]:
+        return list(self.scan_iter(pattern, 1000))
 
 
 def slot_of(slot: int | str) -> int:

@@ -5,9 +5,12 @@ Servers are chosen once per run:
 - ``STREAMQ_TEST_URL``: this running server, and no other.
 - ``STREAMQ_TEST_BACKEND``: ``docker`` or ``local`` forbids that one stands in for the other (see `_Choice`).
 - ``STREAMQ_TEST_IMAGE``: the images to use (see `containers.images`).
-- ``STREAMQ_TEST_ONLY``: backends (``redis-6.2 valkey-9``) to which the run is confined.
+- ``STREAMQ_TEST_ONLY``: backends (``redis-6.2 valkey-9 cluster-valkey-9``) to which the run is confined.
 - ``STREAMQ_REQUIRE``: backends that must be there and start, else the run ends before its first test. Without it,
   whatever is found is used, and the header says what is missing.
+
+A name that begins with ``cluster-`` is a cluster of that server, of three primaries with a replica each. Clusters are always
+local processes, also where the other backends are containers, and run tests of the contract only.
 
 A test that asks for none of the server fixtures starts no server. A test that needs one certain backend says
 ``@pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)``.
@@ -24,10 +27,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import clusters
 import containers
 import pytest
 import redis
 import servers
+
+from streamq.keys import Keys
 
 pytest_plugins = ["colours"]
 
@@ -41,6 +47,10 @@ _NO_BACKEND: Final = "none"
 # the order of requests, which is the same in both. And what kills or configures a server needs one of its own.
 _CONTAINED: Final = "api"
 
+_CLUSTER: Final = "cluster-"
+_CLUSTERS: Final = ("redis-7.0", "valkey-9")
+"""Servers of which clusters are made: of each product the one that has been with it longest."""
+
 # --- choosing the servers -----------------------------------------------------------------
 
 
@@ -53,13 +63,21 @@ class _Backend:
     image: containers.Image | None = None
     strict: bool = False
 
+    @property
+    def is_cluster(self) -> bool:
+        return self.name.startswith(_CLUSTER)
+
     def place(self, *, contained: bool) -> servers.Backend | servers.GivenServer | containers.Image | None:
         """Return where tests find their shared server: those of the contract in a container, others locally."""
+        if self.is_cluster:
+            return self.local if contained else None
         if contained:
             return self.image if self.strict else self.image or self.local
         return self.local or self.image
 
     def __str__(self) -> str:
+        if isinstance(self.local, servers.Backend) and self.is_cluster:
+            return f"tests/{_CONTAINED}: six of local {self.local.version} ({self.local.binary})"
         docker = f"docker image {self.image.reference}" if self.image else ""
         if isinstance(self.local, servers.GivenServer):
             local = f"given, {self.local.version}"
@@ -107,6 +125,8 @@ class _Choice:
             raise servers.ServerUnavailableError(f"STREAMQ_TEST_BACKEND=docker, but {reasons}")
         names = [name for name in servers.ordered((*local, *images)) if name in only or not only]
         backends = {name: _Backend(name, local.get(name), images.get(name), mode == "docker") for name in names}
+        backends |= _clusters(local, only)
+        missing |= {_CLUSTER + name: missing[name] for name in _CLUSTERS if name in missing}
         if unknown := [name for name in only if name not in backends]:
             where = absent.get(unknown[0]) or missing.get(unknown[0], "no such server on PATH")
             raise servers.ServerUnavailableError(f"STREAMQ_TEST_ONLY names {unknown[0]}, which was not found ({where})")
@@ -124,7 +144,7 @@ class _Choice:
                 raise servers.ServerUnavailableError(
                     f"STREAMQ_REQUIRE names {name}, which was not found ({where}). Found: {found}."
                 )
-            if self.mode == "docker" and backend.image is None:
+            if self.mode == "docker" and backend.image is None and not backend.is_cluster:
                 raise servers.ServerUnavailableError(
                     f"STREAMQ_REQUIRE names {name}, for which STREAMQ_TEST_IMAGE has no image"
                 )
@@ -141,6 +161,11 @@ class _Choice:
         return (
             f"No test server was found. One of these is needed: {wanted}; or {docker}; or STREAMQ_TEST_URL=redis://..."
         )
+
+
+def _clusters(local: Mapping[str, servers.Backend], only: Sequence[str]) -> dict[str, _Backend]:
+    names = [_CLUSTER + name for name in local if name in _CLUSTERS or _CLUSTER + name in only]
+    return {name: _Backend(name, local[name.removeprefix(_CLUSTER)]) for name in names if name in only or not only}
 
 
 def _words(variable: str) -> tuple[str, ...]:
@@ -204,15 +229,21 @@ the oldest server and on Valkey; crash points and pairs, on all, show that reque
 
 def _is_repeated(item: pytest.Item, backends: Sequence[str]) -> bool:
     """Whether a contract's test need not run: with asyncio on a server between the oldest and Valkey; where it covers no row,
-    on Valkey only.
+    on Valkey only. On clusters what covers no row, and with each of several clusters another colour.
 
     The facades are one text, and what differs between servers the blocking one shows on all of them.
     """
     call = getattr(item, "callspec", None)
-    if call is None or call.params.get("colour") != "async" or not _is_contained(item):
+    if call is None or not _is_contained(item):
         return False
-    wanted = {backends[0], backends[-1]} if _covers_a_row(item) else {backends[-1]}
-    return call.params.get("backend", backends[-1]) not in wanted
+    name, is_async = call.params.get("backend", ""), call.params.get("colour") == "async"
+    alike = [other for other in backends if other.startswith(_CLUSTER) == name.startswith(_CLUSTER)]
+    if name.startswith(_CLUSTER):
+        return name != alike[-is_async] or not _covers_a_row(item)
+    if not is_async or name not in alike:
+        return False
+    wanted = {alike[0], alike[-1]} if _covers_a_row(item) else {alike[-1]}
+    return name not in wanted
 
 
 def _covers_a_row(item: pytest.Item) -> bool:
@@ -317,6 +348,15 @@ def shared_process(backend: _Backend) -> Iterator[servers.Server]:
 
 
 @pytest.fixture(scope="session")
+def shared_cluster(backend: _Backend) -> Iterator[clusters.Cluster]:
+    """The cluster that tests of this backend share."""
+    assert isinstance(backend.local, servers.Backend)
+    # Nobody is to take over in it, however busy the machine is.
+    with clusters.Cluster(backend.local, node_timeout_s=5.0) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def shared_container(backend: _Backend) -> Iterator[containers.ContainerServer]:
     """The container that tests of this backend share."""
     assert backend.image is not None
@@ -325,8 +365,12 @@ def shared_container(backend: _Backend) -> Iterator[containers.ContainerServer]:
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest, backend: _Backend) -> servers.Server | servers.GivenServer:
-    """A server that all tests of this backend share. Not to be stopped or configured: see `new_server`."""
+def server(
+    request: pytest.FixtureRequest, backend: _Backend
+) -> servers.Server | servers.GivenServer | clusters.Cluster:
+    """A server or cluster that all tests of this backend share. Not to be stopped or configured: see `new_server`."""
+    if backend.is_cluster:
+        return request.getfixturevalue("shared_cluster")
     match backend.place(contained=_is_contained(request.node)):
         case servers.GivenServer() as given:
             return given
@@ -341,6 +385,8 @@ def server(request: pytest.FixtureRequest, backend: _Backend) -> servers.Server 
 def new_server(backend: _Backend) -> Iterator[Callable[..., servers.Server]]:
     """Start servers of this backend for this test alone, to kill and restart; arguments as of `Server`."""
     local = backend.local
+    if backend.is_cluster:
+        pytest.skip("needs a server of its own")
     if isinstance(local, servers.GivenServer):
         pytest.skip("needs a server of its own, but STREAMQ_TEST_URL gives the only one")
     if local is None:
@@ -357,22 +403,32 @@ def new_server(backend: _Backend) -> Iterator[Callable[..., servers.Server]]:
 
 
 @pytest.fixture
-def redis_url(server: servers.Server | servers.GivenServer) -> str:
-    """URL of the shared server."""
+def redis_url(server: servers.Server | servers.GivenServer | clusters.Cluster) -> str:
+    """URL of the shared server or cluster."""
     return server.url
 
 
 @pytest.fixture
-def proxy(server: servers.Server | servers.GivenServer) -> Iterator[servers.CutProxy]:
+def proxy(server: servers.Server | servers.GivenServer | clusters.Cluster) -> Iterator[servers.CutProxy]:
     """A proxy to the shared server, to cut connections with."""
+    if isinstance(server, clusters.Cluster):
+        pytest.skip("nodes of a cluster name each other, not a proxy")
     with servers.CutProxy(server) as running:
         yield running
 
 
 @pytest.fixture
-def raw(redis_url: str) -> Iterator[redis.Redis]:
-    """A client with a single connection, to see what is really there: bytes, in the shape of RESP2."""
-    with redis.Redis.from_url(redis_url, single_connection_client=True, protocol=2) as client:
+def raw(request: pytest.FixtureRequest, redis_url: str) -> Iterator[redis.Redis]:
+    """A client with a single connection, to see what is really there: bytes, in the shape of RESP2.
+
+    Of a cluster it is at home where the stream named after `ns` is (see `clusters.Eyes`).
+    """
+    server = request.getfixturevalue("server")
+    if isinstance(server, clusters.Cluster):
+        opened = server.eyes(Keys(request.getfixturevalue("ns")).stream)
+    else:
+        opened = redis.Redis.from_url(redis_url, single_connection_client=True, protocol=2)
+    with opened as client:
         yield client
 
 
@@ -381,10 +437,12 @@ def ns(request: pytest.FixtureRequest) -> Iterator[str]:
     """A prefix that nobody else uses. Keys with it anywhere in their name are removed after the test."""
     prefix = f"t{secrets.token_hex(5)}"
     # Only of tests that use a server anyway. Asked for now, so that it is still there at teardown.
-    url = request.getfixturevalue("redis_url") if "server" in request.fixturenames else None
+    server = request.getfixturevalue("server") if "server" in request.fixturenames else None
     yield prefix
-    if url is not None:
-        with redis.Redis.from_url(url, single_connection_client=True) as client:
+    if isinstance(server, clusters.Cluster):
+        server.remove(f"*{prefix}*")
+    elif server is not None:
+        with redis.Redis.from_url(server.url, single_connection_client=True) as client:
             keys = list(client.scan_iter(match=f"*{prefix}*", count=1000))
             for start in range(0, len(keys), 1000):
                 client.unlink(*keys[start : start + 1000])

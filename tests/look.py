@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import redis
+from clusters import Eyes
 
 Fields = list[tuple[bytes, bytes]]
 
 
 def call(raw: redis.Redis, *args: Any) -> Any:
     """Send one command and return its reply as it came: redis-py's parsers make dicts and lose doubled fields."""
+    if isinstance(raw, Eyes):
+        return raw.call(*args)
     raw.connection.send_command(*args)
     return raw.connection.read_response()
 
@@ -203,6 +206,12 @@ def age(
 def dumps(raw: redis.Redis, ns: str) -> dict[bytes, bytes]:
     """All keys of a prefix with all they hold, to see that nothing was changed."""
     return {key: call(raw, "DUMP", key) for key in raw.scan_iter(match=f"*{ns}*", count=1000)}
+
+
+def as_user(url: str, name: str, password: str) -> str:
+    """The URL of a server or a cluster with another user in it."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{name}:{password}@{rest.rpartition('@')[2]}"
 
 
 def until(condition: Callable[[], Any], *, timeout: float = 20.0) -> Any:
