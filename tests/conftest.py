@@ -182,7 +182,14 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return lines
 
 
-_ON_ONE: Final = {"test_servers.py", "test_ratios.py", "test_demo.py", "test_examples.py", "test_run.py"}
+_ON_ONE: Final = {
+    "test_servers.py",
+    "test_clusters.py",
+    "test_ratios.py",
+    "test_demo.py",
+    "test_examples.py",
+    "test_run.py",
+}
 """Of the tests' own helpers, and of programs whose every request other tests try on all servers: the last one will do."""
 
 
