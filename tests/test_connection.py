@@ -67,7 +67,17 @@ def test_database_number_and_environment(redis_url, ns, monkeypatch):
 
 @pytest.mark.parametrize(
     "source",
-    ["ftp://x", "localhost:6379", "redis+sentinel://x", "redis://x:port", "redis://x?db=three", 6379, object()],
+    [
+        *("ftp://x", "localhost:6379", "redis://x:port", "redis://x?db=three", 6379, object()),
+        *(
+            "unix+cluster:///x",
+            "redis+cluster://x:port",
+            "redis+cluster://x/1",
+            "redis+cluster://",
+            "redis+cluster://x?a=1",
+        ),
+        *("redis+sentinel://x", "redis+sentinel://x/m/three", "redis+sentinel://x:port/m"),
+    ],
 )
 def test_what_is_no_server(source):
     with pytest.raises(ConfigurationError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,77 +13,64 @@ from weakref import WeakKeyDictionary
 import redis.exceptions as failures
 from redis.asyncio.connection import AbstractConnection
 
-from streamq._drivers.exchange import Wire, exchange, lost, pack
+from streamq._drivers.books import Book
+from streamq._drivers.exchange import HELLO, Greet, Wire, exchange, lost, pack
+from streamq._drivers.routing import travel
+from streamq._drivers.steps import Address, Drop, Outcome, Send, Sleep, Step
 from streamq._requests import Command, Plan, Reply, Request
 from streamq.errors import ConfigurationError, StreamqError
 
 T = TypeVar("T")
 
 
-class AsyncDriver:
-    """Runs plans, any number at once, in one event loop; each uses a connection of its own while it waits.
+class AsyncConnections:
+    """Connections to one server; each request has one of its own while it waits, in one event loop.
 
     Args:
         connect: Makes a connection; it connects at first use.
         where: The server's address for messages, without credentials.
+        greet: Says what speaks against the server, by its reply to HELLO.
+        hail_s: Longest wait for a connection and that reply. Without it only the first connection greets.
     """
 
-    def __init__(self, connect: Callable[[], AbstractConnection], where: str) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], AbstractConnection],
+        where: str,
+        greet: Greet | None = None,
+        hail_s: float | None = None,
+    ) -> None:
         self._connect = connect
         self._where = where
+        self._greet = greet
+        self._hail_s = hail_s
         self._idle: deque[AbstractConnection] = deque()
         self._client_ids: WeakKeyDictionary[AbstractConnection, int | None] = WeakKeyDictionary()
         self._waiting: set[AbstractConnection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
 
-    async def run(self, plan: Plan[T]) -> T:
-        """Run `plan` to its end and return its result. Cancelled while it waits for a reply, the request may have happened."""
-        try:
-            request = next(plan)
-            while True:
-                try:
-                    reply = await self._ask(request)
-                except StreamqError as error:
-                    request = plan.throw(error)
-                else:
-                    request = plan.send(reply)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            plan.close()
+    async def drop(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            await self._idle.pop().disconnect(nowait=True)
 
     async def aclose(self) -> None:
-        """Close the idle connections. A later `run` makes new ones, in whichever event loop it runs."""
+        """Close the idle connections. A later request makes new ones, in whichever event loop it comes."""
         while self._idle:
             await self._idle.pop().disconnect()
         self._loop = None
 
     async def interrupt(self) -> bool:
-        """Let commands that wait on the server be answered at once, as if their time were over, so that no reply is lost.
-
-        Returns:
-            False if the server does not let us: the user may not run CLIENT UNBLOCK, or CLIENT ID.
-        """
+        """Let commands that wait on the server be answered at once; see `AsyncDriver.interrupt`."""
         ids = [self._client_ids.get(connection) for connection in self._waiting]
         commands: list[Wire] = [("CLIENT", "UNBLOCK", number) for number in ids if number is not None]
         if not commands:
             return not ids
-        return not any(isinstance(reply, Exception) for reply in await self._exchange(commands))
+        return not any(isinstance(reply, Exception) for reply in await self.exchange(commands))
 
-    async def _ask(self, request: Request) -> Reply:
-        steps = exchange(request)
-        commands = next(steps)
-        wait_ms = request.wait_ms if isinstance(request, Command) else 0
-        while True:
-            replies = await self._exchange(commands, wait_ms=wait_ms)
-            try:
-                commands = steps.send(replies)
-            except StopIteration as stop:
-                return stop.value
-
-    async def _exchange(self, commands: list[Wire], *, wait_ms: int = 0) -> list[Reply]:
+    async def exchange(self, commands: list[Wire], *, wait_ms: int = 0) -> list[Reply]:
+        """Send commands in one write, and return their replies. The server may let them wait for `wait_ms`."""
         connection = await self._checkout()
         clean = False
         try:
@@ -114,16 +102,34 @@ class AsyncDriver:
             connection = self._idle.pop()
         except IndexError:
             connection = self._connect()
+        fit = False
         try:
             if connection.is_connected and await _is_stale(connection):
                 await connection.disconnect(nowait=True)
             if not connection.is_connected:
                 self._client_ids.pop(connection, None)
-            await connection.connect()
+                async with asyncio.timeout(self._hail_s):
+                    await connection.connect()
+                    await self._hail(connection)
+            fit = True
         except (failures.RedisError, OSError) as error:
-            await connection.disconnect(nowait=True)
             raise lost(error, self._where, sent=False) from error
+        finally:
+            if not fit:
+                await connection.disconnect(nowait=True)
         return connection
+
+    async def _hail(self, connection: AbstractConnection) -> None:
+        """See whether it is the right server that answers, and that it answers at all."""
+        greet = self._greet
+        if greet is None:
+            return
+        await _send(connection, [HELLO])
+        wrong = greet(await _reply(connection))
+        if wrong is not None:
+            raise wrong
+        if self._hail_s is None:
+            self._greet = None
 
     def _enter_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -135,6 +141,112 @@ class AsyncDriver:
                 "or make one stream per loop"
             )
         self._idle, self._loop, self._pid = deque(), loop, os.getpid()
+
+
+class AsyncDriver:
+    """Runs plans on one server, any number at once, in one event loop.
+
+    Args:
+        server: Connections to it.
+    """
+
+    def __init__(self, server: AsyncConnections) -> None:
+        self._server = server
+
+    async def run(self, plan: Plan[T]) -> T:
+        """Run `plan` to its end and return its result. Cancelled while it waits for a reply, the request may have happened."""
+        try:
+            request = next(plan)
+            while True:
+                try:
+                    reply = await self._ask(request)
+                except StreamqError as error:
+                    request = plan.throw(error)
+                else:
+                    request = plan.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            plan.close()
+
+    async def aclose(self) -> None:
+        """Close the idle connections. A later `run` makes new ones, in whichever event loop it runs."""
+        await self._server.aclose()
+
+    async def interrupt(self) -> bool:
+        """Let commands that wait on the server be answered at once, as if their time were over, so that no reply is lost.
+
+        Returns:
+            False if the server does not let us: the user may not run CLIENT UNBLOCK, or CLIENT ID.
+        """
+        return await self._server.interrupt()
+
+    async def _ask(self, request: Request) -> Reply:
+        steps = exchange(request)
+        commands = next(steps)
+        wait_ms = request.wait_ms if isinstance(request, Command) else 0
+        while True:
+            replies = await self._server.exchange(commands, wait_ms=wait_ms)
+            try:
+                commands = steps.send(replies)
+            except StopIteration as stop:
+                return stop.value
+
+
+class RoutedAsyncDriver(AsyncDriver):
+    """Runs plans on several servers: each request where its keys are.
+
+    Args:
+        book: Who is where.
+        server: Makes the connections to a server; told whether it is one that only knows the way.
+        patience_s: How long to send again what was not run.
+    """
+
+    def __init__(self, book: Book, server: Callable[[Address, bool], AsyncConnections], patience_s: float) -> None:
+        self._book = book
+        self._make = server
+        self._patience_s = patience_s
+        self._servers: dict[tuple[Address, bool], AsyncConnections] = {}
+
+    async def aclose(self) -> None:
+        """Close the idle connections. A later `run` makes new ones, in whichever event loop it runs."""
+        for server in list(self._servers.values()):
+            await server.aclose()
+
+    async def interrupt(self) -> bool:
+        """As of `AsyncDriver`, on every server where commands wait."""
+        answers = [await server.interrupt() for server in list(self._servers.values())]
+        return all(answers)
+
+    async def _ask(self, request: Request) -> Reply:
+        steps = travel(request, self._book, now=time.monotonic, patience_s=self._patience_s)
+        step = next(steps)
+        while True:
+            outcome = await self._do(step)
+            try:
+                step = steps.send(outcome)
+            except StopIteration as stop:
+                return stop.value
+
+    async def _do(self, step: Step) -> Outcome:
+        match step:
+            case Send():
+                try:
+                    return await self._at(step.to, step.is_guide).exchange(step.commands, wait_ms=step.wait_ms)
+                except StreamqError as error:
+                    return error
+            case Drop(to):
+                await self._at(to, False).drop()  # noqa: FBT003
+            case Sleep(seconds):
+                await asyncio.sleep(seconds)
+        return None
+
+    def _at(self, to: Address, is_guide: bool) -> AsyncConnections:  # noqa: FBT001
+        try:
+            return self._servers[to, is_guide]
+        except KeyError:
+            return self._servers.setdefault((to, is_guide), self._make(to, is_guide))
 
 
 async def _is_stale(connection: AbstractConnection) -> bool:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import redis.exceptions as failures
 from redis.connection import AbstractConnection
 
-from streamq._drivers.exchange import Wire, exchange, lost, pack
+from streamq._drivers.books import Book
+from streamq._drivers.exchange import HELLO, Greet, Wire, exchange, lost, pack
+from streamq._drivers.routing import travel
+from streamq._drivers.steps import Address, Drop, Outcome, Send, Sleep, Step
 from streamq._requests import Plan, Reply, Request
 from streamq.errors import StreamqError
 
 T = TypeVar("T")
 
 
-class BlockingDriver:
-    """Runs plans, any number at once from any threads; each uses a connection of its own while it waits.
+class Connections:
+    """Connections to one server; each request has one of its own while it waits, from any thread.
 
     A stack of redis-py connections instead of its pool: the pool's bookkeeping costs as much as a request, and its retries
     send again what may have happened. After a fork the child makes connections of its own.
@@ -26,47 +31,33 @@ class BlockingDriver:
     Args:
         connect: Makes a connection; it connects at first use.
         where: The server's address for messages, without credentials.
+        greet: Says what speaks against the server, by its reply to HELLO.
+        reply_s: The read timeout of a connection once the server has greeted us, if it is not the one it was made with.
+            Without it only the first connection greets.
     """
 
-    def __init__(self, connect: Callable[[], AbstractConnection], where: str) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], AbstractConnection],
+        where: str,
+        greet: Greet | None = None,
+        reply_s: float | None = None,
+    ) -> None:
         self._connect = connect
         self._where = where
+        self._greet = greet
+        self._reply_s = reply_s
         self._idle: deque[AbstractConnection] = deque()
         self._pid = os.getpid()
 
-    def run(self, plan: Plan[T]) -> T:
-        """Run `plan` to its end and return its result."""
-        try:
-            request = next(plan)
-            while True:
-                try:
-                    reply = self._ask(request)
-                except StreamqError as error:
-                    request = plan.throw(error)
-                else:
-                    request = plan.send(reply)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            plan.close()
-
     def close(self) -> None:
-        """Close the idle connections. A later `run` makes new ones."""
-        while self._idle:
-            self._idle.pop().disconnect()
+        """Close the idle connections. A later request makes new ones."""
+        with suppress(IndexError):  # others may take some meanwhile
+            while self._idle:
+                self._idle.pop().disconnect()
 
-    def _ask(self, request: Request) -> Reply:
-        steps = exchange(request)
-        commands = next(steps)
-        while True:
-            replies = self._exchange(commands)
-            try:
-                commands = steps.send(replies)
-            except StopIteration as stop:
-                return stop.value
-
-    def _exchange(self, commands: list[Wire]) -> list[Reply]:
+    def exchange(self, commands: list[Wire]) -> list[Reply]:
+        """Send commands in one write, and return their replies."""
         connection = self._checkout()
         clean = False
         try:
@@ -88,14 +79,128 @@ class BlockingDriver:
             connection = self._idle.pop()
         except IndexError:
             connection = self._connect()
+        fit = False
         try:
             if connection.is_connected and _is_stale(connection):
                 connection.disconnect()
-            connection.connect()
+                connection = self._connect()
+            if not connection.is_connected:
+                connection.connect()
+                self._hail(connection)
+            fit = True
         except (failures.RedisError, OSError) as error:
-            connection.disconnect()
             raise lost(error, self._where, sent=False) from error
+        finally:
+            if not fit:
+                connection.disconnect()
         return connection
+
+    def _hail(self, connection: AbstractConnection) -> None:
+        """See whether it is the right server that answers, and that it answers at all."""
+        greet = self._greet
+        if greet is None:
+            return
+        connection.send_packed_command([pack([HELLO])], check_health=False)
+        wrong = greet(_reply(connection))
+        if wrong is not None:
+            raise wrong
+        if self._reply_s is None:
+            self._greet = None
+        else:
+            connection.socket_timeout = self._reply_s
+            connection.update_current_socket_timeout(-1)
+
+
+class BlockingDriver:
+    """Runs plans on one server, any number at once from any threads.
+
+    Args:
+        server: Connections to it.
+    """
+
+    def __init__(self, server: Connections) -> None:
+        self._server = server
+
+    def run(self, plan: Plan[T]) -> T:
+        """Run `plan` to its end and return its result."""
+        try:
+            request = next(plan)
+            while True:
+                try:
+                    reply = self._ask(request)
+                except StreamqError as error:
+                    request = plan.throw(error)
+                else:
+                    request = plan.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            plan.close()
+
+    def close(self) -> None:
+        """Close the idle connections. A later `run` makes new ones."""
+        self._server.close()
+
+    def _ask(self, request: Request) -> Reply:
+        steps = exchange(request)
+        commands = next(steps)
+        while True:
+            replies = self._server.exchange(commands)
+            try:
+                commands = steps.send(replies)
+            except StopIteration as stop:
+                return stop.value
+
+
+class RoutedBlockingDriver(BlockingDriver):
+    """Runs plans on several servers: each request where its keys are.
+
+    Args:
+        book: Who is where.
+        server: Makes the connections to a server; told whether it is one that only knows the way.
+        patience_s: How long to send again what was not run.
+    """
+
+    def __init__(self, book: Book, server: Callable[[Address, bool], Connections], patience_s: float) -> None:
+        self._book = book
+        self._make = server
+        self._patience_s = patience_s
+        self._servers: dict[tuple[Address, bool], Connections] = {}
+
+    def close(self) -> None:
+        """Close the idle connections. A later `run` makes new ones."""
+        for server in list(self._servers.values()):
+            server.close()
+
+    def _ask(self, request: Request) -> Reply:
+        steps = travel(request, self._book, now=time.monotonic, patience_s=self._patience_s)
+        step = next(steps)
+        while True:
+            outcome = self._do(step)
+            try:
+                step = steps.send(outcome)
+            except StopIteration as stop:
+                return stop.value
+
+    def _do(self, step: Step) -> Outcome:
+        match step:
+            case Send():
+                try:
+                    return self._at(step.to, step.is_guide).exchange(step.commands)
+                except StreamqError as error:
+                    return error
+            case Drop(to):
+                self._at(to, False).close()  # noqa: FBT003
+            case Sleep(seconds):
+                time.sleep(seconds)
+        return None
+
+    def _at(self, to: Address, is_guide: bool) -> Connections:  # noqa: FBT001
+        try:
+            return self._servers[to, is_guide]
+        except KeyError:
+            return self._servers.setdefault((to, is_guide), self._make(to, is_guide))
 
 
 def _is_stale(connection: AbstractConnection) -> bool:

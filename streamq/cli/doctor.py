@@ -42,7 +42,7 @@ def doctor(
     if deployment is not None:
         check_name(deployment, "deployment")
     settings = settings_of(url)
-    driver = settings.blocking(TIMEOUT_S)
+    driver = settings.blocking(TIMEOUT_S, as_it_is=True)
     try:
         report = _examine(driver, settings, name, deployment)
     finally:

@@ -24,7 +24,7 @@ HOUR_MS = 3_600_000
 def examine(url, name=None, deployment=None):
     """The report, as the command makes it."""
     settings = settings_of(url)
-    driver = settings.blocking(5)
+    driver = settings.blocking(5, as_it_is=True)
     try:
         return doctor._examine(driver, settings, name, deployment)
     finally:

@@ -157,8 +157,8 @@ def _identity(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             check="mode",
             severity="problem",
-            text="this is a Sentinel, which holds no data, and streamq cannot ask it for the server yet",
-            remedy="use the URL of the server itself: redis-cli SENTINEL GET-MASTER-ADDR-BY-NAME NAME tells it",
+            text="this is a Sentinel, which holds no data",
+            remedy="use redis+sentinel://HOST:PORT/NAME, with the name of the master: redis-cli SENTINEL MASTERS tells it",
         )
     elif facts.is_node:
         state = facts.cluster.get("cluster_state", "")
@@ -167,8 +167,8 @@ def _identity(facts: Facts) -> Iterator[Finding]:
             check="mode",
             severity="problem",
             text=f"this is a node of a cluster{health}: it serves only streams whose slot it holds, only as long as it holds "
-            "it, and its replica takes over without us. streamq does not support cluster URLs yet",
-            remedy="use a standalone server",
+            "it, and its replica takes over without us",
+            remedy="use redis+cluster:// instead of redis://",
         )
     else:
         yield Finding(check="mode", severity="ok", text=f"mode {hello.mode or 'unknown'}: one server holds all keys")
