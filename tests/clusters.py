@@ -175,7 +175,7 @@ class Cluster:
             list(pool.map(Node.start, self.nodes))
         primaries, replicas = self.nodes[: self._primaries], self.nodes[self._primaries :]
         for at, node in enumerate(primaries):
-            first, last = (SLOTS * n // self._primaries for n in (at, at + 1))
+            first, last = (-(-SLOTS * n // self._primaries) for n in (at, at + 1))
             if servers.version_tuple(node) >= (7,):
                 node.call("CLUSTER", "ADDSLOTSRANGE", first, last - 1)
             else:
@@ -252,12 +252,12 @@ class Cluster:
         return [node for node in self._answering() if node.itself().primary_id == primary.node_id]
 
     def eyes(self, home: str) -> Eyes:
-        """A client to look with, at home on the node that serves this key."""
-        return Eyes(self, self.primary_of(home))
+        """A client to look with, at home on the node that served this key in the beginning."""
+        return Eyes(self, self.nodes[slot_of(home) * self._primaries // SLOTS])
 
     def remove(self, pattern: str) -> None:
-        """Delete all keys of this pattern."""
-        for node in self.primaries:
+        """Delete all keys of this pattern, from a cluster in which nobody has taken over."""
+        for node in self.nodes[: self._primaries]:
             with redis.Redis(port=node.port, single_connection_client=True) as client:
                 pipe = client.pipeline(transaction=False)  # each by itself: they lie in many slots
                 for key in client.scan_iter(match=pattern, count=1000):
@@ -368,7 +368,7 @@ class Eyes(redis.Redis):
     """A client to look with: bytes, in the shape of RESP2, over a single connection to one node.
 
     What is in another slot it asks where it is sent to. So what concerns a server (INFO, CONFIG, CLIENT) is that node's, but
-    users are made on all nodes, and keys are listed from all.
+    users are made on all nodes, and keys are listed from all. For a cluster in which nobody has taken over.
     """
 
     def __init__(self, cluster: Cluster, home: Node) -> None:
@@ -394,7 +394,7 @@ class Eyes(redis.Redis):
             return next(node for node in self._cluster.nodes if node.port == moved.port).call(*args)
 
     def scan_iter(self, match: Any = None, count: int | None = None, **options: Any) -> Iterator[bytes]:
-        for node in self._cluster.primaries:
+        for node in self._cluster.nodes[: self._cluster._primaries]:
             with redis.Redis(port=node.port, single_connection_client=True, protocol=2) as client:
                 yield from client.scan_iter(match, count, **options)
 

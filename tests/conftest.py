@@ -39,6 +39,15 @@ pytest_plugins = ["colours"]
 
 _ROW: Final = re.compile(r"[A-Z]+\d+b?")
 _CASE: Final = re.compile(r"C\d\d")
+_CLUSTER_CASES: Final = frozenset(
+    {
+        *("C21", "C22", "C34", "C84", "C85"),
+        *("C15", "C32", "C42", "C43", "C61", "C87", "C89", "C93"),
+        *("C35", "C68", "C83", "C92"),
+    }
+)
+"""Field cases of clusters, of outages, and of clients and users."""
+
 _NO_BACKEND: Final = "none"
 
 # Tests below this directory show the contract of the library with a server: they run in a container where there is
@@ -229,7 +238,8 @@ the oldest server and on Valkey; crash points and pairs, on all, show that reque
 
 def _is_repeated(item: pytest.Item, backends: Sequence[str]) -> bool:
     """Whether a contract's test need not run: with asyncio on a server between the oldest and Valkey; where it covers no row,
-    on Valkey only. On clusters what covers no row, and with each of several clusters another colour.
+    on Valkey only. On clusters what covers neither a row nor a case of theirs, and on the last of them what is blocking, on the
+    others what is not.
 
     The facades are one text, and what differs between servers the blocking one shows on all of them.
     """
@@ -239,7 +249,7 @@ def _is_repeated(item: pytest.Item, backends: Sequence[str]) -> bool:
     name, is_async = call.params.get("backend", ""), call.params.get("colour") == "async"
     alike = [other for other in backends if other.startswith(_CLUSTER) == name.startswith(_CLUSTER)]
     if name.startswith(_CLUSTER):
-        return name != alike[-is_async] or not _covers_a_row(item)
+        return name != alike[-is_async] or not (_covers_a_row(item) or _concerns_clusters(item))
     if not is_async or name not in alike:
         return False
     wanted = {alike[0], alike[-1]} if _covers_a_row(item) else {alike[-1]}
@@ -249,6 +259,10 @@ def _is_repeated(item: pytest.Item, backends: Sequence[str]) -> bool:
 def _covers_a_row(item: pytest.Item) -> bool:
     rows = [row for mark in item.iter_markers("covers") for row in mark.args]
     return any(not _CASE.fullmatch(row) for row in rows)
+
+
+def _concerns_clusters(item: pytest.Item) -> bool:
+    return any(_CLUSTER_CASES.intersection(mark.args) for mark in item.iter_markers("covers"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from worker.fleet import until
-
 from cluster.conftest import times
+from worker.fleet import until
 
 ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)
 WITHIN_S = 2.0
@@ -31,7 +30,10 @@ def test_a_slot_moves_away_and_back_under_load(cluster, make_shift):
     with shift.on():
         for _ in range(3):
             until(lambda: shift.goes_on(time.monotonic() - 0.2))
-            for node in (next(n for n in cluster.primaries if n is not cluster.primary_of(slot)), cluster.primary_of(slot)):
+            for node in (
+                next(n for n in cluster.primaries if n is not cluster.primary_of(slot)),
+                cluster.primary_of(slot),
+            ):
                 cluster.migrate_slot(slot, node)
     assert times(shift) == {1}
     assert (shift.errors, shift.unsure) == ([], [])
@@ -53,7 +55,13 @@ def test_a_primary_is_replaced_under_load(cluster, make_shift, how):
             getattr(primary, how)()
             whole = replaced(cluster, slot, primary)
         until(lambda: shift.goes_on(whole))
-        print(how, "went on after", min(at for at in shift.done.values() if at > whole) - whole, len(shift.errors), len(shift.unsure))
+        print(
+            how,
+            "went on after",
+            min(at for at in shift.done.values() if at > whole) - whole,
+            len(shift.errors),
+            len(shift.unsure),
+        )
     assert times(shift) == {1}
     assert shift.errors == []
     if how == "pause":
