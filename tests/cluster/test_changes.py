@@ -1,0 +1,64 @@
+"""A cluster changes under producers and workers: nothing is lost or done twice, nobody restarts."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from cluster.conftest import times
+from worker.fleet import until
+
+ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)
+WITHIN_S = 2.0
+
+
+def stream_slot(shift):
+    return shift.stream._spec.keys.slot
+
+
+def replaced(cluster, slot, old):
+    """When another primary serves the slot and the cluster is whole."""
+    until(lambda: cluster.primary_of(slot) is not old, timeout=30)
+    return time.monotonic()
+
+
+@ON_ONE
+@pytest.mark.covers("C22")
+def test_a_slot_moves_away_and_back_under_load(cluster, make_shift):
+    shift = make_shift(cluster.url)
+    slot = stream_slot(shift)
+    with shift.on():
+        for _ in range(3):
+            until(lambda: shift.goes_on(time.monotonic() - 0.2))
+            for node in (
+                next(n for n in cluster.primaries if n is not cluster.primary_of(slot)),
+                cluster.primary_of(slot),
+            ):
+                cluster.migrate_slot(slot, node)
+    assert times(shift) == {1}
+    assert (shift.errors, shift.unsure) == ([], [])
+
+
+@ON_ONE
+@pytest.mark.parametrize("how", ["kill", "pause", "fail_over"])
+def test_a_primary_is_replaced_under_load(cluster, make_shift, how):
+    cluster.wait_until_ok()
+    shift = make_shift(cluster.url)
+    slot = stream_slot(shift)
+    primary = cluster.primary_of(slot)
+    with shift.on():
+        until(lambda: len(shift.done) > 50)
+        if how == "fail_over":
+            cluster.fail_over(cluster.replicas_of(primary)[0])
+            whole = time.monotonic()
+        else:
+            getattr(primary, how)()
+            whole = replaced(cluster, slot, primary)
+        until(lambda: shift.goes_on(whole))
+        print(how, "went on after", min(at for at in shift.done.values() if at > whole) - whole, len(shift.unsure))  # noqa: T201
+    assert times(shift) == {1}
+    assert shift.errors == []
+    if how == "pause":
+        primary.resume()
+    primary.start()
+    cluster.wait_until_ok()
