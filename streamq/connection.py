@@ -126,7 +126,7 @@ class Settings:
         """
         from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
-        from streamq._drivers.blocking import BlockingDriver, Connections, RoutedBlockingDriver
+        from streamq._drivers.blocking import BlockingDriver, Connections, RoutedBlockingDriver, Watch
         from streamq._drivers.books import greet_plain
         from streamq._drivers.routing import PATIENCE_S
 
@@ -136,14 +136,14 @@ class Settings:
             return BlockingDriver(Connections(_maker(kinds[self.kind], self.options, timeout_s), self.where, greet))
         book, hail_s = self._book(), self._hail_s
 
-        def server(at: Address, is_guide: bool) -> Connections:  # noqa: FBT001
+        def server(at: Address, is_guide: bool, overdue: Callable[[], None]) -> Connections:  # noqa: FBT001
             kind, options = self._of(at, is_guide=is_guide)
             reply_s = timeout_s or _reply_s(options)
             return Connections(
                 _maker(kinds[kind], options, min(hail_s, reply_s)),
                 f"redis server {at}",
                 lambda hello: book.greet(at, hello, is_guide=is_guide),
-                reply_s,
+                Watch(reply_s, overdue),
             )
 
         return RoutedBlockingDriver(book, server, PATIENCE_S if timeout_s is None else timeout_s)
@@ -152,7 +152,7 @@ class Settings:
         """A driver over asyncio connections. Connects at first use."""
         from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
-        from streamq._drivers.asynchronous import AsyncConnections, AsyncDriver, RoutedAsyncDriver
+        from streamq._drivers.asynchronous import AsyncConnections, AsyncDriver, AsyncWatch, RoutedAsyncDriver
         from streamq._drivers.books import greet_plain
         from streamq._drivers.routing import PATIENCE_S
 
@@ -162,13 +162,13 @@ class Settings:
             return AsyncDriver(AsyncConnections(_maker(kinds[self.kind], self.options), self.where, greet))
         book, hail_s = self._book(), self._hail_s
 
-        def server(at: Address, is_guide: bool) -> AsyncConnections:  # noqa: FBT001
+        def server(at: Address, is_guide: bool, overdue: Callable[[], Any]) -> AsyncConnections:  # noqa: FBT001
             kind, options = self._of(at, is_guide=is_guide)
             return AsyncConnections(
                 _maker(kinds[kind], options),
                 f"redis server {at}",
                 lambda hello: book.greet(at, hello, is_guide=is_guide),
-                hail_s,
+                AsyncWatch(hail_s, overdue),
             )
 
         return RoutedAsyncDriver(book, server, PATIENCE_S)

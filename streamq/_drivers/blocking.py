@@ -7,19 +7,29 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import redis.exceptions as failures
 from redis.connection import AbstractConnection
 
 from streamq._drivers.books import Book
 from streamq._drivers.exchange import HELLO, Greet, Wire, exchange, lost, pack
-from streamq._drivers.routing import travel
-from streamq._drivers.steps import Address, Drop, Outcome, Send, Sleep, Step
+from streamq._drivers.routing import SILENCE_S, inquire, travel
+from streamq._drivers.steps import Address, Cut, Drop, Outcome, Send, Sleep, Step, Steps
 from streamq._requests import Plan, Reply, Request
 from streamq.errors import StreamqError
 
 T = TypeVar("T")
+
+
+class Watch(NamedTuple):
+    """What connections to one of several servers do more: they are made in a short time, and looked after."""
+
+    reply_s: float
+    """Longest wait for a reply, once a server has greeted us."""
+    overdue: Callable[[], None]
+    """What is done when a reply is overdue."""
 
 
 class Connections:
@@ -32,8 +42,7 @@ class Connections:
         connect: Makes a connection; it connects at first use.
         where: The server's address for messages, without credentials.
         greet: Says what speaks against the server, by its reply to HELLO.
-        reply_s: The read timeout of a connection once the server has greeted us, if it is not the one it was made with.
-            Without it only the first connection greets.
+        watch: Where there are several servers; without it only the first connection greets.
     """
 
     def __init__(
@@ -41,13 +50,14 @@ class Connections:
         connect: Callable[[], AbstractConnection],
         where: str,
         greet: Greet | None = None,
-        reply_s: float | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._connect = connect
         self._where = where
         self._greet = greet
-        self._reply_s = reply_s
+        self._watch = watch
         self._idle: deque[AbstractConnection] = deque()
+        self._busy: set[AbstractConnection] = set()
         self._pid = os.getpid()
 
     def close(self) -> None:
@@ -56,21 +66,53 @@ class Connections:
             while self._idle:
                 self._idle.pop().disconnect()
 
-    def exchange(self, commands: list[Wire]) -> list[Reply]:
-        """Send commands in one write, and return their replies."""
+    def cut(self) -> None:
+        """Break all connections, also those on which somebody waits."""
+        self.close()
+        for connection in list(self._busy):
+            connection.disconnect()
+
+    def exchange(self, commands: list[Wire], *, wait_ms: int = 0, limit_s: float | None = None) -> list[Reply]:
+        """Send commands in one write, and return their replies.
+
+        Args:
+            commands: At least one.
+            wait_ms: How long the server may let them wait.
+            limit_s: Longest wait for a reply, where it is shorter than usual.
+        """
         connection = self._checkout()
         clean = False
         try:
             connection.send_packed_command([pack(commands)], check_health=False)
-            replies = [_reply(connection) for _ in commands]
+            if self._watch is None:
+                replies = [_reply(connection) for _ in commands]
+            else:
+                self._busy.add(connection)
+                replies = [self._awaited(connection, self._watch, wait_ms, limit_s) for _ in commands]
             clean = True
         except (failures.RedisError, OSError) as error:
             raise lost(error, self._where, sent=True) from error
         finally:
+            self._busy.discard(connection)
             if not clean:
                 connection.disconnect()  # whatever is still to come on it belongs to nobody
         self._idle.append(connection)
         return replies
+
+    def _awaited(self, connection: AbstractConnection, watch: Watch, wait_ms: int, limit_s: float | None) -> Any:
+        """A reply. While it is overdue, it is asked now and then whether the server has been replaced."""
+        now = time.monotonic()
+        until = now + (limit_s or watch.reply_s)
+        pause = wait_ms / 1000 + SILENCE_S
+        while True:
+            is_last = limit_s is not None or now + pause >= until
+            try:
+                return _reply(connection, max(until - now, 0.001) if is_last else pause)
+            except failures.TimeoutError:
+                if is_last:
+                    raise
+            watch.overdue()
+            now, pause = time.monotonic(), SILENCE_S
 
     def _checkout(self) -> AbstractConnection:
         if self._pid != os.getpid():
@@ -83,7 +125,7 @@ class Connections:
         try:
             if connection.is_connected and _is_stale(connection):
                 connection.disconnect()
-                connection = self._connect()
+                connection = self._connect()  # the timeouts of this one are not those for making a connection
             if not connection.is_connected:
                 connection.connect()
                 self._hail(connection)
@@ -104,10 +146,10 @@ class Connections:
         wrong = greet(_reply(connection))
         if wrong is not None:
             raise wrong
-        if self._reply_s is None:
+        if self._watch is None:
             self._greet = None
         else:
-            connection.socket_timeout = self._reply_s
+            connection.socket_timeout = self._watch.reply_s
             connection.update_current_socket_timeout(-1)
 
 
@@ -158,11 +200,12 @@ class RoutedBlockingDriver(BlockingDriver):
 
     Args:
         book: Who is where.
-        server: Makes the connections to a server; told whether it is one that only knows the way.
+        server: Makes the connections to a server; told whether it is one that only knows the way, and what to do when a
+            reply is overdue.
         patience_s: How long to send again what was not run.
     """
 
-    def __init__(self, book: Book, server: Callable[[Address, bool], Connections], patience_s: float) -> None:
+    def __init__(self, book: Book, server: MakeConnections, patience_s: float) -> None:
         self._book = book
         self._make = server
         self._patience_s = patience_s
@@ -174,33 +217,46 @@ class RoutedBlockingDriver(BlockingDriver):
             server.close()
 
     def _ask(self, request: Request) -> Reply:
-        steps = travel(request, self._book, now=time.monotonic, patience_s=self._patience_s)
-        step = next(steps)
+        return self._walk(travel(request, self._book, now=time.monotonic, patience_s=self._patience_s))
+
+    def _inquire(self, silent: Address) -> None:
+        self._walk(inquire(self._book, silent, now=time.monotonic))
+
+    def _walk(self, steps: Steps[T]) -> T:
+        outcome: Outcome = None
         while True:
-            outcome = self._do(step)
             try:
                 step = steps.send(outcome)
             except StopIteration as stop:
-                return stop.value
+                result: T = stop.value
+                return result
+            outcome = self._do(step)
 
     def _do(self, step: Step) -> Outcome:
         match step:
             case Send():
+                server = self._at(step.to, is_guide=step.is_guide)
                 try:
-                    return self._at(step.to, step.is_guide).exchange(step.commands)
+                    return server.exchange(step.commands, wait_ms=step.wait_ms, limit_s=step.limit_s)
                 except StreamqError as error:
                     return error
             case Drop(to):
-                self._at(to, False).close()  # noqa: FBT003
+                self._at(to).close()
+            case Cut(to):
+                self._at(to).cut()
             case Sleep(seconds):
                 time.sleep(seconds)
         return None
 
-    def _at(self, to: Address, is_guide: bool) -> Connections:  # noqa: FBT001
+    def _at(self, to: Address, *, is_guide: bool = False) -> Connections:
         try:
             return self._servers[to, is_guide]
         except KeyError:
-            return self._servers.setdefault((to, is_guide), self._make(to, is_guide))
+            made = self._make(to, is_guide, partial(self._inquire, to))
+            return self._servers.setdefault((to, is_guide), made)
+
+
+MakeConnections: TypeAlias = Callable[[Address, bool, Callable[[], None]], Connections]
 
 
 def _is_stale(connection: AbstractConnection) -> bool:
@@ -211,8 +267,10 @@ def _is_stale(connection: AbstractConnection) -> bool:
         return True
 
 
-def _reply(connection: AbstractConnection) -> Any:
+def _reply(connection: AbstractConnection, limit_s: float | None = None) -> Any:
     try:
-        return connection.read_response()
+        if limit_s is None:
+            return connection.read_response()
+        return connection.read_response(timeout=limit_s, disconnect_on_error=False)
     except (failures.ResponseError, failures.BusyLoadingError) as error:
         return error

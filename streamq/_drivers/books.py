@@ -8,9 +8,12 @@ from typing import Final, Protocol
 
 from streamq._drivers.exchange import refused
 from streamq._drivers.slots import SlotTable, table_of
-from streamq._drivers.steps import Address, Outcome, Send, Steps
+from streamq._drivers.steps import Address, Cut, Outcome, Send, Steps
 from streamq._requests import Reply, named, text
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
+
+LOOK_S: Final = 1.0
+"""Longest wait for a word on who is where: there are others to ask."""
 
 ASKED_S: Final = 0.1
 """Least time between two looks into who is where, however many requests would like to know."""
@@ -41,7 +44,7 @@ class Book(Protocol):
     def look(self, first: Address | None = None) -> Steps[StreamqError | None]:
         """Ask around who is where; what stood in the way, if nobody told."""
 
-    def doubt(self, address: Address) -> None:
+    def doubt(self, address: Address, *, is_silent: bool = False) -> None:
         """A server did not answer, or sent us away: others are asked first, before it is used again."""
 
     def trust(self, address: Address) -> None:
@@ -64,6 +67,7 @@ class _Asked:
         self.is_stale = True
         self._asked_at = float("-inf")
         self._doubted: set[Address] = set()
+        self._silent: set[Address] = set()
         self._failure: StreamqError | None = None
 
     def may_look(self, now: float) -> bool:
@@ -72,12 +76,29 @@ class _Asked:
         self._asked_at = now
         return True
 
-    def doubt(self, address: Address) -> None:
+    def doubt(self, address: Address, *, is_silent: bool = False) -> None:
         self._doubted.add(address)
+        if is_silent:
+            self._silent.add(address)
         self.is_stale = True
 
     def trust(self, address: Address) -> None:
         self._doubted.discard(address)
+        self._silent.discard(address)
+
+    def _learned(self, before: Iterable[Address], now: Iterable[Address]) -> Steps[None]:
+        """Somebody told who is where. Nobody need wait for those who said nothing and have been replaced."""
+        self._failure, self.is_stale = None, False
+        for gone in self._silent.intersection(before).difference(now):
+            self._silent.discard(gone)
+            yield Cut(gone)
+
+    def _unheard(self, address: Address, failure: StreamqError) -> None:
+        """Somebody did not tell."""
+        self._failure = failure
+        self._doubted.add(address)
+        if isinstance(failure, ConnectionLostError):
+            self._silent.add(address)
 
     def _in_order(self, some: Iterable[Address], rest: Iterable[Address] = ()) -> list[Address]:
         """`some` in any order and then `rest`; but those last that did not answer."""
@@ -120,13 +141,14 @@ class ClusterBook(_Asked):
         known = self._table.nodes if self._table else ()
         asked = self._in_order(known, self._seeds)
         for address in dict.fromkeys((first, *asked) if first is not None else asked):
-            outcome = yield Send(address, [("CLUSTER", "SLOTS")])
+            outcome = yield Send(address, [("CLUSTER", "SLOTS")], limit_s=LOOK_S)
             table = self._read(outcome, address)
             if isinstance(table, StreamqError):
-                self._failure = table
+                self._unheard(address, table)
                 continue
             self.trust(address)
-            self._table, self._failure, self.is_stale = table, None, False
+            before, self._table = self.primaries(), table
+            yield from self._learned(before, table.primaries)
             return None
         return self._failure
 
@@ -190,14 +212,15 @@ class SentinelBook(_Asked):
     def look(self, first: Address | None = None) -> Steps[StreamqError | None]:
         del first
         for address in self._in_order((), self._sentinels):
-            outcome = yield Send(address, [("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)], is_guide=True)
+            asked = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+            outcome = yield Send(address, [asked], limit_s=LOOK_S, is_guide=True)
             found = self._read(outcome, address)
             if isinstance(found, StreamqError):
-                self._doubted.add(address)
-                self._failure = found
+                self._unheard(address, found)
                 continue
             self.trust(address)
-            self._master, self._failure, self.is_stale = found, None, False
+            before, self._master = self.primaries(), found
+            yield from self._learned(before, [found])
             return None
         return self._failure
 

@@ -37,6 +37,9 @@ HOPS: Final = 5
 """How many redirects are followed at once; from then on each is waited for a little, as the nodes do not agree."""
 
 FIRST_WAIT_S: Final = 0.01
+SILENCE_S: Final = 1.0
+"""After which a reply is overdue, and others are asked, again and again, whether the server has been replaced."""
+
 LONGEST_WAIT_S: Final = 0.5
 """Between tries: short enough that nobody sees much more of an outage than there is of it."""
 
@@ -67,6 +70,13 @@ def travel(
         draw: Gives a number from 0 to 1, so that those who wait do not wait in step.
     """
     return _Journey(book, now, now() + patience_s, draw).run(request)
+
+
+def inquire(book: Book, silent: Address, *, now: Callable[[], float]) -> Steps[None]:
+    """Ask whether a server that says nothing has been replaced. If so, nobody waits for it any longer."""
+    book.doubt(silent, is_silent=True)
+    if book.may_look(now()):
+        yield from book.look()
 
 
 class _Journey:
@@ -201,7 +211,7 @@ class _Journey:
         assert error is not None  # noqa: S101  # of Send
         if not isinstance(error, ConnectionLostError) and not (isinstance(error, ServerError) and error.code in WAITS):
             raise error
-        self._book.doubt(to)
+        self._book.doubt(to, is_silent=isinstance(error, ConnectionLostError))
         yield Drop(to)
         if isinstance(error, ConnectionLostError) and error.maybe_executed:
             raise error

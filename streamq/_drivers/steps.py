@@ -28,6 +28,8 @@ class Send(NamedTuple):
     to: Address
     commands: list[Wire]
     wait_ms: int = 0
+    limit_s: float | None = None
+    """Longest wait for a reply, where it is shorter than usual."""
     is_guide: bool = False
     """Whether it goes to a Sentinel, which has a user and a password of its own."""
 
@@ -38,12 +40,18 @@ class Drop(NamedTuple):
     to: Address
 
 
+class Cut(NamedTuple):
+    """Break all connections to a server, also those on which somebody waits: another has taken its place."""
+
+    to: Address
+
+
 class Sleep(NamedTuple):
     """Wait."""
 
     seconds: float
 
 
-Step: TypeAlias = Send | Drop | Sleep
+Step: TypeAlias = Send | Drop | Cut | Sleep
 Outcome: TypeAlias = "list[Reply] | StreamqError | None"
 Steps: TypeAlias = Generator[Step, Outcome, T]

@@ -55,13 +55,6 @@ def test_a_primary_is_replaced_under_load(cluster, make_shift, how):
             getattr(primary, how)()
             whole = replaced(cluster, slot, primary)
         until(lambda: shift.goes_on(whole))
-        print(
-            how,
-            "went on after",
-            min(at for at in shift.done.values() if at > whole) - whole,
-            len(shift.errors),
-            len(shift.unsure),
-        )
     assert times(shift) == {1}
     assert shift.errors == []
     if how == "pause":

@@ -9,9 +9,9 @@ import redis.exceptions as failures
 
 from streamq import _scripts
 from streamq._drivers.books import ASKED_S, ClusterBook, SentinelBook
-from streamq._drivers.routing import HOPS, LONGEST_WAIT_S, PATIENCE_S, travel
+from streamq._drivers.routing import HOPS, LONGEST_WAIT_S, PATIENCE_S, inquire, travel
 from streamq._drivers.slots import SLOTS
-from streamq._drivers.steps import Address, Drop, Send, Sleep
+from streamq._drivers.steps import Address, Cut, Drop, Send, Sleep
 from streamq._requests import Command, Pipeline, Transaction, ignore, scan
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError
 from streamq.keys import Keys, slot_of
@@ -115,7 +115,12 @@ class World:
 
     def run(self, request, book=None, **options):
         self.book = book or ClusterBook([A])
-        steps = travel(request, self.book, now=lambda: self.now, draw=lambda: 1.0, **options)
+        return self.walk(travel(request, self.book, now=lambda: self.now, draw=lambda: 1.0, **options))
+
+    def inquire(self, silent):
+        return self.walk(inquire(self.book, silent, now=lambda: self.now))
+
+    def walk(self, steps):
         outcome = None
         try:
             while True:
@@ -128,7 +133,7 @@ class World:
             self.now += step.seconds
             self.steps.append(step)
             return None
-        if isinstance(step, Drop):
+        if isinstance(step, Drop | Cut):
             self.steps.append(step)
             return None
         if step.commands[0][:2] in {("CLUSTER", "SLOTS"), ("SENTINEL", "GET-MASTER-ADDR-BY-NAME")}:
@@ -148,6 +153,10 @@ class World:
     @property
     def slept(self):
         return [step.seconds for step in self.steps if isinstance(step, Sleep)]
+
+    @property
+    def cut(self):
+        return [step.to for step in self.steps if isinstance(step, Cut)]
 
     @property
     def dropped(self):
@@ -463,6 +472,46 @@ def test_where_nobody_is_from_the_first_that_is_said_at_once(book):
         world.run(command(), book)
     assert not caught.value.maybe_executed
     assert (world.looks, world.now) == ([A, B], 0)
+
+
+def test_nobody_waits_for_a_server_that_is_silent_and_was_replaced():
+    world = World(table((0, SLOTS - 1, A), replicas=[B]))
+    world.run(command())
+    world.now += 1
+    world.inquire(A)
+    assert (world.looks, world.cut) == ([A, B], []), "others know of none that has its place"
+    world.now += 1
+    world.slots = table((0, SLOTS - 1, B))
+    world.inquire(A)
+    assert (world.looks, world.cut) == ([A, B, B], [A])
+    world.run(command(), world.book)
+    assert world.sent[-1] == (B, ["XADD"])
+
+
+def test_a_server_that_was_silent_and_answers_is_not_cut_off():
+    """Nor is one that was demoted, which answers what is on its way."""
+    world = World(table((0, SLOTS - 1, A), replicas=[B]))
+    world.run(command())
+    world.now += 1
+    world.inquire(A)
+    world.run(command(), world.book)
+    world.now += 1
+    world.slots = table((0, SLOTS - 1, B))
+    world.tell(A, refuse(failures.ReadOnlyError("")))
+    world.run(command(), world.book)
+    assert (world.cut, world.sent[-1]) == ([], (B, ["XADD"]))
+
+
+def test_a_silent_node_is_not_asked_for_long_and_last():
+    def slots(asked):
+        return lost(maybe_executed=True) if asked == A else table((0, SLOTS - 1, A), replicas=[B, C])
+
+    world = World(slots)
+    world.run(command(), ClusterBook([A, B]))
+    for _ in range(20):
+        world.now += 1
+        world.inquire(A)
+    assert world.looks.count(A) == 1
 
 
 def test_a_cluster_that_is_gone_is_waited_for():
