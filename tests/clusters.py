@@ -275,6 +275,12 @@ class Cluster:
         """What each node has written, by its port."""
         return {node.port: node.log.read_text(errors="replace") for node in self.nodes if node.log.exists()}
 
+    @property
+    def crossings(self) -> int:
+        """How many commands its nodes refused because their keys lie in several slots."""
+        stats = [node.info("errorstats").get("errorstat_CROSSSLOT", "count=0") for node in self._answering()]
+        return sum(int(stat.removeprefix("count=")) for stat in stats)
+
     # -- changing --
 
     def wait_until_ok(self, timeout: float = _PATIENCE_S) -> None:

@@ -35,7 +35,7 @@ import servers
 
 from streamq.keys import Keys
 
-pytest_plugins = ["colours"]
+pytest_plugins = ["colours", "one_slot"]
 
 _ROW: Final = re.compile(r"[A-Z]+\d+b?")
 _CASE: Final = re.compile(r"C\d\d")
@@ -362,12 +362,17 @@ def shared_process(backend: _Backend) -> Iterator[servers.Server]:
 
 
 @pytest.fixture(scope="session")
-def shared_cluster(backend: _Backend) -> Iterator[clusters.Cluster]:
+def shared_cluster(request: pytest.FixtureRequest, backend: _Backend) -> Iterator[clusters.Cluster]:
     """The cluster that tests of this backend share."""
     assert isinstance(backend.local, servers.Backend)
     # Nobody is to take over in it, however busy the machine is.
     with clusters.Cluster(backend.local, node_timeout_s=5.0) as running:
+        watch = request.config.pluginmanager.get_plugin("one_slot").WATCH
+        probes = watch.probes
         yield running
+        # All that crossed slots are the trials that the doctor made of it.
+        assert running.crossings == watch.probes - probes
+        assert not [port for port, log in running.logs.items() if "CROSSSLOT" in log]
 
 
 @pytest.fixture(scope="session")
