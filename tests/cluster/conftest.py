@@ -21,18 +21,18 @@ from streamq import ConnectionLostError, Job, Retry, Stream
 NODE_TIMEOUT_S = 1.0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster(backend) -> Iterator[clusters.Cluster]:
-    """Three primaries with a replica each, for the tests of a module."""
+    """Three primaries with a replica each."""
     if not isinstance(backend.local, servers.Backend):
         pytest.skip("needs processes of its own")
     with clusters.Cluster(backend.local, node_timeout_s=NODE_TIMEOUT_S) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def watched(backend) -> Iterator[sentinels.Sentinels]:
-    """A primary with two replicas, watched by three Sentinels, for the tests of a module."""
+    """A primary with two replicas, watched by three Sentinels."""
     if not isinstance(backend.local, servers.Backend):
         pytest.skip("needs processes of its own")
     with sentinels.Sentinels(backend.local) as running:

@@ -8,7 +8,7 @@ import pytest
 from cluster.conftest import times
 from worker.fleet import until
 
-ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)
+ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True, scope="session")
 WITHIN_S = 2.0
 
 
@@ -55,7 +55,6 @@ def test_a_primary_is_replaced_under_load(cluster, make_shift, how):
             getattr(primary, how)()
             whole = replaced(cluster, slot, primary)
         until(lambda: shift.goes_on(whole))
-        print(how, "went on after", min(at for at in shift.done.values() if at > whole) - whole, len(shift.unsure))  # noqa: T201
     assert times(shift) == {1}
     assert shift.errors == []
     if how == "pause":
