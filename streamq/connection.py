@@ -120,7 +120,7 @@ class Settings:
         """A driver over blocking connections. Connects at first use.
 
         Args:
-            as_it_is: Take a server by itself for what it is: who examines it says himself what is wrong.
+            as_it_is: Take servers for what they are, and wait out nothing: who examines them says himself what is wrong.
             timeout_s: Longest wait for a connection or a reply, for who asks nothing that blocks; and of several servers
                 for one that takes the request.
         """
@@ -146,7 +146,8 @@ class Settings:
                 Watch(reply_s, overdue),
             )
 
-        return RoutedBlockingDriver(book, server, PATIENCE_S if timeout_s is None else timeout_s)
+        patience_s = PATIENCE_S if timeout_s is None else timeout_s
+        return RoutedBlockingDriver(book, server, min(patience_s, HAIL_S) if as_it_is else patience_s)
 
     def asynchronous(self) -> AsyncDriver:
         """A driver over asyncio connections. Connects at first use."""

@@ -104,17 +104,25 @@ class _Journey:
     # Requests of more than one server
 
     def _split(self, request: Pipeline[Any]) -> Steps[Reply]:
-        """A pipeline's elements slot by slot, in their order; nearly always it is one slot."""
+        """A pipeline's elements slot by slot, in their order; nearly always it is one slot.
+
+        Of several, those that cannot be reached fail by themselves.
+        """
         parts = request.requests
         slots = [-1 - at if _is_scan(part) else _slot(part) for at, part in enumerate(parts)]  # a SCAN goes alone
         replies: list[Reply] = [None] * len(slots)
         for slot in dict.fromkeys(slots):
             some = [at for at, each in enumerate(slots) if each == slot]
             first = parts[some[0]]
-            if _is_scan(first):
-                answers = yield from self._scan(first)
-            else:
-                answers = yield from self._carry(Pipeline(tuple(parts[at] for at in some)), slot)
+            try:
+                if _is_scan(first):
+                    answers = yield from self._scan(first)
+                else:
+                    answers = yield from self._carry(Pipeline(tuple(parts[at] for at in some)), slot)
+            except ConnectionLostError as error:
+                if len(some) == len(parts):
+                    raise
+                answers = [error] * len(some)
             for at, reply in zip(some, answers, strict=True):
                 replies[at] = reply
         return replies

@@ -253,6 +253,14 @@ def test_a_pipeline_over_slots_is_put_together_in_order():
     assert world.sent == [(A, ["P", "R"]), (B, ["Q", "S"])]
 
 
+def test_of_a_pipeline_over_slots_only_what_cannot_be_reached_fails():
+    other = Keys("invoices")
+    world = World(table(*((slot, slot, B if slot == other.slot else A) for slot in range(SLOTS))))
+    world.told[B] = deque([lost(maybe_executed=True)])
+    one, two, three = world.run(Pipeline((command("P"), command("Q", other.stream), command("R"))))
+    assert (one, three, type(two)) == ("did P", "did R", ConnectionLostError)
+
+
 # --- redirects ----------------------------------------------------------------------------
 
 
