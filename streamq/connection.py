@@ -149,8 +149,8 @@ class Settings:
         patience_s = PATIENCE_S if timeout_s is None else timeout_s
         return RoutedBlockingDriver(book, server, min(patience_s, HAIL_S) if as_it_is else patience_s)
 
-    def asynchronous(self) -> AsyncDriver:
-        """A driver over asyncio connections. Connects at first use."""
+    def asynchronous(self, timeout_s: float | None = None) -> AsyncDriver:
+        """A driver over asyncio connections; see `blocking`."""
         from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
         from streamq._drivers.asynchronous import AsyncConnections, AsyncDriver, AsyncWatch, RoutedAsyncDriver
@@ -160,19 +160,19 @@ class Settings:
         kinds = {"tcp": Connection, "tls": SSLConnection, "unix": UnixDomainSocketConnection}
         if self.route is None:
             greet = None if self.kind == "unix" else greet_plain
-            return AsyncDriver(AsyncConnections(_maker(kinds[self.kind], self.options), self.where, greet))
+            return AsyncDriver(AsyncConnections(_maker(kinds[self.kind], self.options, timeout_s), self.where, greet))
         book, hail_s = self._book(), self._hail_s
 
         def server(at: Address, is_guide: bool, overdue: Callable[[], Any]) -> AsyncConnections:  # noqa: FBT001
             kind, options = self._of(at, is_guide=is_guide)
             return AsyncConnections(
-                _maker(kinds[kind], options),
+                _maker(kinds[kind], options, timeout_s),
                 f"redis server {at}",
                 lambda hello: book.greet(at, hello, is_guide=is_guide),
                 AsyncWatch(hail_s, overdue),
             )
 
-        return RoutedAsyncDriver(book, server, PATIENCE_S)
+        return RoutedAsyncDriver(book, server, PATIENCE_S if timeout_s is None else timeout_s)
 
     @property
     def _hail_s(self) -> float:

@@ -100,6 +100,6 @@ def make_stream(redis_url: str, ns: str, colour: str) -> Iterator[Callable[..., 
             return stream
 
         yield make
-    with redis.Redis.from_url(redis_url, single_connection_client=True) as client:
+    with redis.Redis.from_url(redis_url, single_connection_client=True, driver_info=None) as client:
         for key, full in registered:
             client.srem(key, full)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -203,12 +202,3 @@ def age(
 def dumps(raw: redis.Redis, ns: str) -> dict[bytes, bytes]:
     """All keys of a prefix with all they hold, to see that nothing was changed."""
     return {key: call(raw, "DUMP", key) for key in raw.scan_iter(match=f"*{ns}*", count=1000)}
-
-
-def until(condition: Callable[[], Any], *, timeout: float = 20.0) -> Any:
-    """Wait until `condition` gives something true, and return that."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.01)
-    return value

@@ -9,7 +9,7 @@ import pytest
 import redis
 import sentinels
 import servers
-from look import until
+from waiting import until
 
 TAG = "{moved}"
 

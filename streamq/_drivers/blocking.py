@@ -193,7 +193,11 @@ class BlockingDriver:
         steps = exchange(request)
         commands = next(steps)
         while True:
-            replies = self._server.exchange(commands)
+            try:
+                replies = self._server.exchange(commands)
+            except StreamqError as error:
+                steps.throw(error)
+                raise
             try:
                 commands = steps.send(replies)
             except StopIteration as stop:

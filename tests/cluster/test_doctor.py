@@ -7,7 +7,7 @@ import json
 import clusters
 import pytest
 from cli.shell import call
-from look import until
+from waiting import until
 
 from streamq import Stream
 from streamq.keys import Keys

@@ -17,7 +17,8 @@ from colours import open_stream
 from look import state
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.sentinel import Sentinel
-from worker.fleet import until, working
+from waiting import until
+from worker.fleet import working
 
 from streamq import AsyncStream, ConfigurationError, ConnectionLostError, Stream, Worker
 from streamq._ops import registry
