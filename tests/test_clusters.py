@@ -9,8 +9,8 @@ import pytest
 import redis
 import sentinels
 import servers
-from look import until
 from test_servers import SERVED, UNIT, run_pytest
+from waiting import until
 
 TAG = "{moved}"
 

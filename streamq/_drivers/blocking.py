@@ -163,6 +163,11 @@ class BlockingDriver:
     def __init__(self, server: Connections) -> None:
         self._server = server
 
+    @property
+    def servers(self) -> tuple[Address, ...]:
+        """Where there are several: all that are known by now."""
+        return ()
+
     def run(self, plan: Plan[T]) -> T:
         """Run `plan` to its end and return its result."""
         try:
@@ -188,7 +193,11 @@ class BlockingDriver:
         steps = exchange(request)
         commands = next(steps)
         while True:
-            replies = self._server.exchange(commands)
+            try:
+                replies = self._server.exchange(commands)
+            except StreamqError as error:
+                steps.throw(error)
+                raise
             try:
                 commands = steps.send(replies)
             except StopIteration as stop:
@@ -210,6 +219,11 @@ class RoutedBlockingDriver(BlockingDriver):
         self._make = server
         self._patience_s = patience_s
         self._servers: dict[tuple[Address, bool], Connections] = {}
+
+    @property
+    def servers(self) -> tuple[Address, ...]:
+        """All that are known by now."""
+        return self._book.servers()
 
     def close(self) -> None:
         """Close the idle connections. A later `run` makes new ones."""

@@ -6,9 +6,9 @@ import time
 
 import pytest
 from cluster.conftest import times
-from worker.fleet import until
+from waiting import until
 
-ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)
+ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True, scope="session")
 WITHIN_S = 2.0
 
 
@@ -23,7 +23,7 @@ def replaced(cluster, slot, old):
 
 
 @ON_ONE
-@pytest.mark.covers("C22")
+@pytest.mark.covers("C4", "C22")
 def test_a_slot_moves_away_and_back_under_load(cluster, make_shift):
     shift = make_shift(cluster.url)
     slot = stream_slot(shift)
@@ -40,6 +40,26 @@ def test_a_slot_moves_away_and_back_under_load(cluster, make_shift):
 
 
 @ON_ONE
+@pytest.mark.covers("C4")
+def test_what_was_accepted_as_replicated_survives_its_primary(cluster, make_shift):
+    cluster.wait_until_ok()
+    shift = make_shift(cluster.url, durability="replicated", confirm_within=0.2)
+    slot = stream_slot(shift)
+    primary = cluster.primary_of(slot)
+    with shift.on(pause=0.0005):
+        until(lambda: len(shift.accepted) > 100)
+        primary.kill()
+        whole = replaced(cluster, slot, primary)
+        until(lambda: any(at > whole for at in shift.done.values()))
+        primary.start()
+        until(lambda: shift.goes_on(whole), timeout=60)
+    assert (times(shift), shift.errors) == ({1}, [])
+    assert set(shift.accepted) <= set(shift.effects())
+    cluster.wait_until_ok()
+
+
+@ON_ONE
+@pytest.mark.covers("C4")
 @pytest.mark.parametrize("how", ["kill", "pause", "fail_over"])
 def test_a_primary_is_replaced_under_load(cluster, make_shift, how):
     cluster.wait_until_ok()

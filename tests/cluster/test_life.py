@@ -17,15 +17,18 @@ from colours import open_stream
 from look import state
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.sentinel import Sentinel
-from worker.fleet import until, working
+from waiting import until
+from worker.fleet import working
 
 from streamq import AsyncStream, ConfigurationError, ConnectionLostError, Stream, Worker
 from streamq._ops import registry
 from streamq.connection import settings_of
 from streamq.keys import Keys
 
-ONE_EACH = pytest.mark.parametrize(("backend", "colour"), [("redis-6.2", "async"), ("valkey-9", "sync")], indirect=True)
-ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)
+ONE_EACH = pytest.mark.parametrize(
+    ("backend", "colour"), [("redis-6.2", "async"), ("valkey-9", "sync")], indirect=True, scope="session"
+)
+ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True, scope="session")
 
 
 @contextmanager
@@ -99,9 +102,8 @@ def test_a_slot_that_is_half_moved(cluster, opened, make_shift):
     run.join(30)
     with node_of(cluster, s) as raw:
         found = state(raw, s)
-    assert (len(found.pending), len(found.stream), len(found.scheduled)) == (8, 8, 1)
+    assert (len(found.pending), len(found.stream), found.scheduled) == (8, 8, ["workers/id10"])
     assert [reason for _, reason in found.dead] == ["rejected"]
-    assert found.ids["id10"].startswith("scheduled")
 
 
 def refusals(cluster):
@@ -129,12 +131,16 @@ def test_a_reader_that_waits_is_let_go_when_its_worker_stops(cluster, ns):
     with Stream(ns, redis=cluster.url) as s, working(Worker(s, lambda payload: None, block=4)):
         with node_of(cluster, s) as raw:
             until(lambda: raw.info("clients")["blocked_clients"] >= 1)
-            before = raw.info("commandstats")
+            before = unblocked(raw)
         begun = time.monotonic()
     assert time.monotonic() - begun < 3
-    assert "cmdstat_client|unblock" not in before
     with node_of(cluster, s) as raw:
-        assert raw.info("commandstats")["cmdstat_client|unblock"]["calls"] >= 1
+        assert unblocked(raw) > before
+
+
+def unblocked(raw):
+    """How often a node was asked to let somebody go."""
+    return raw.info("commandstats").get("cmdstat_client|unblock", {"calls": 0})["calls"]
 
 
 # --- naming it ----------------------------------------------------------------------------
@@ -159,7 +165,7 @@ def works(source, name):
 def test_clients_of_a_cluster(cluster, ns):
     """Whatever they make of replies, and wherever they read: replicas that lag are never asked."""
     client = redis.RedisCluster(
-        host="127.0.0.1", port=cluster.port, decode_responses=True, protocol=3, read_from_replicas=True
+        host="127.0.0.1", port=cluster.primaries[0].port, decode_responses=True, protocol=3, read_from_replicas=True
     )
     replicas = [node for node in cluster.nodes if node not in cluster.primaries]
     for node in replicas:

@@ -6,9 +6,9 @@ import time
 
 import pytest
 from cluster.conftest import times
-from worker.fleet import until
+from waiting import until
 
-ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)
+ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True, scope="session")
 
 
 @ON_ONE
