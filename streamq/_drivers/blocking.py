@@ -168,6 +168,11 @@ class BlockingDriver:
         """Where there are several: all that are known by now."""
         return ()
 
+    def whereabouts(self, slot: int) -> str:
+        """Where there are several: which of them holds a slot, as far as is known by now."""
+        del slot
+        return ""
+
     def run(self, plan: Plan[T]) -> T:
         """Run `plan` to its end and return its result."""
         try:
@@ -224,6 +229,10 @@ class RoutedBlockingDriver(BlockingDriver):
     def servers(self) -> tuple[Address, ...]:
         """All that are known by now."""
         return self._book.servers()
+
+    def whereabouts(self, slot: int) -> str:
+        """Which server holds a slot, as far as is known by now."""
+        return str(self._book.find(slot) or "")
 
     def close(self) -> None:
         """Close the idle connections. A later `run` makes new ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -14,10 +15,11 @@ import pytest
 import redis
 import sentinels
 import servers
+from colours import Blocking
 from waiting import until
 from worker.fleet import options_of, quick, working
 
-from streamq import ConnectionLostError, Job, NotDurableError, Retry, Stream
+from streamq import AsyncStream, ConnectionLostError, Job, NotDurableError, Retry, Stream
 
 NODE_TIMEOUT_S = 1.0
 
@@ -50,8 +52,12 @@ class Shift:
         unsure: What `add` raised that did, or that only the primary has it.
     """
 
-    def __init__(self, url: Any, name: str, **options: Any) -> None:
-        self.stream = Stream(name, redis=url, options=options_of({"lease": 4.0, **options}))
+    def __init__(self, url: Any, name: str, *, colour: str = "sync", **options: Any) -> None:
+        settings = options_of({"lease": 4.0, **options})
+        self.stream = Stream(name, redis=url, options=settings)
+        self._adding: Any = self.stream
+        if colour == "async":
+            self._adding = Blocking(AsyncStream(name, redis=url, options=settings), asyncio.new_event_loop())
         self.accepted: dict[str, float] = {}
         self.done: dict[str, float] = {}
         self.starts: Counter[str] = Counter()
@@ -79,6 +85,11 @@ class Shift:
                     self._add(name)
             until(self.is_over, timeout=60)
 
+    def close(self) -> None:
+        """Close the connections."""
+        self.stream.close()
+        self._adding.close()
+
     def is_over(self) -> bool:
         """Whether all that was accepted has come to its end."""
         now = self.stream.inspect()
@@ -103,7 +114,7 @@ class Shift:
     def _add(self, name: str) -> None:
         while True:
             try:
-                self.stream.add({"name": name}, job_id=name)
+                self._adding.add({"name": name}, job_id=name)
             except NotDurableError as error:
                 self.unsure.append(error)
                 return
@@ -138,7 +149,7 @@ def make_shift(ns) -> Iterator[Callable[..., Shift]]:
 
         def make(url: Any, **options: Any) -> Shift:
             shift = Shift(url, ns, **options)
-            stack.callback(shift.stream.close)
+            stack.callback(shift.close)
             return shift
 
         yield make

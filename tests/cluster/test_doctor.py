@@ -51,6 +51,7 @@ def test_a_cluster_that_is_well(cluster, ns):
 
 
 @ON_ONE
+@pytest.mark.full
 def test_a_cluster_in_trouble(backend, ns):
     args = ("--cluster-require-full-coverage", "no")
     with clusters.Cluster(backend.local, replicas=0, node_timeout_s=0.5, args=args) as cluster:
