@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
 from redis.retry import Retry
+from waiting import PATIENCE
 
 SLOTS: Final = 16384
 
@@ -303,7 +304,7 @@ class Cluster:
     def fail_over(self, replica: Node, kind: str | None = None, *, timeout: float = _PATIENCE_S) -> None:
         """Let a replica take its primary's place, and wait until it has. `kind` is ``FORCE`` or ``TAKEOVER``."""
         words = ["CLUSTER", "FAILOVER", *([kind] if kind else [])]
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * PATIENCE
         while time.monotonic() < deadline:
             with suppress(redis.ResponseError):  # not yet connected to its primary, or it is one already
                 replica.call(*words)
@@ -311,7 +312,9 @@ class Cluster:
             with suppress(servers.ServerUnavailableError):
                 self._wait(lambda: replica.itself().is_primary, "", min(5.5, timeout))
                 return
-        raise servers.ServerUnavailableError(f"{replica} did not become a primary within {timeout} s\n{self._tail()}")
+        raise servers.ServerUnavailableError(
+            f"{replica} did not become a primary within {timeout * PATIENCE} s\n{self._tail()}"
+        )
 
     def migrate_slot(self, slot: int | str, target: Node) -> None:
         """Move a slot with its keys, as ``redis-cli --cluster reshard`` does it."""
@@ -366,13 +369,13 @@ class Cluster:
 
     def _wait(self, condition: Callable[[], Any], failure: str, timeout: float = _PATIENCE_S) -> Any:
         """Wait until `condition` gives something true, and return that. Nodes that do not answer are given time, too."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * PATIENCE
         while True:
             with suppress(redis.ConnectionError, redis.TimeoutError, OSError, KeyError):
                 if value := condition():
                     return value
             if time.monotonic() > deadline:
-                raise servers.ServerUnavailableError(f"{failure} within {timeout} s\n{self._tail()}")
+                raise servers.ServerUnavailableError(f"{failure} within {timeout * PATIENCE} s\n{self._tail()}")
             time.sleep(0.02)
 
     def _tail(self) -> str:
