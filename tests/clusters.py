@@ -310,7 +310,7 @@ class Cluster:
                 replica.call(*words)
             # A node gives a failover up after 5 s, and may drop one without a word: asked again, it begins anew.
             with suppress(servers.ServerUnavailableError):
-                self._wait(lambda: replica.itself().is_primary, "", min(5.5, timeout))
+                self._wait(lambda: replica.itself().is_primary, "", 5.5 / PATIENCE)
                 return
         raise servers.ServerUnavailableError(
             f"{replica} did not become a primary within {timeout * PATIENCE} s\n{self._tail()}"
