@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -254,51 +252,3 @@ def test_a_sentinel_that_is_gone(watched, ns):
     with Stream(ns, redis=f"redis+sentinel://127.0.0.1:{port}/m") as s, pytest.raises(ConnectionLostError) as caught:
         s.add({})
     assert caught.value.maybe_executed is False
-
-
-# --- processes, threads, loops --------------------------------------------------------------
-
-
-@ON_ONE
-@pytest.mark.covers("C79")
-def test_after_a_fork_the_child_has_connections_of_its_own(cluster, ns):
-    with Stream(ns, redis=cluster.url) as s:
-        s.add({"n": 0})
-        with node_of(cluster, s) as raw:
-            before = raw.info("stats")["total_connections_received"]
-        child = os.fork()
-        if not child:
-            os._exit(s.add({"n": 1}).created is not True)
-        assert os.waitpid(child, 0)[1] == 0
-        s.add({"n": 2})
-        with node_of(cluster, s) as raw:
-            assert raw.info("stats")["total_connections_received"] > before + 1, "the child's, beside the one that asks"
-            assert raw.xlen(s._spec.keys.stream) == 3
-
-
-@ON_ONE
-@pytest.mark.covers("C79")
-def test_another_event_loop_is_named(cluster, ns):
-    stream = AsyncStream(ns, redis=cluster.url)
-
-    async def add():
-        await stream.add({})
-
-    async def close():
-        await stream.aclose()
-
-    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
-    first.run_until_complete(add())
-    with pytest.raises(ConfigurationError, match="another event loop"):
-        second.run_until_complete(add())
-    first.run_until_complete(close())
-    second.run_until_complete(add())
-    second.run_until_complete(close())
-    first.close()
-    second.close()
-
-
-@ON_ONE
-def test_threads_share_a_stream(cluster, ns):
-    with Stream(ns, redis=cluster.url) as s, ThreadPoolExecutor(8) as pool:
-        assert len({added.entry_id for added in pool.map(lambda n: s.add({"n": n}), range(200))}) == 200
