@@ -6,7 +6,10 @@ import asyncio
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
 
+import clusters
 import pytest
 import redis
 import redis.asyncio
@@ -24,6 +27,8 @@ from streamq import AsyncStream, ConfigurationError, ConnectionLostError, Stream
 from streamq._ops import registry
 from streamq.connection import settings_of
 from streamq.keys import Keys
+
+TLS = Path(__file__).parent.parent / "tls"
 
 ONE_EACH = pytest.mark.parametrize(
     ("backend", "colour"), [("redis-6.2", "async"), ("valkey-9", "sync")], indirect=True, scope="session"
@@ -210,6 +215,19 @@ def test_user_and_password(cluster, ns):
         node.call("ACL", "SETUSER", "ada", "-cluster|slots")
     with Stream(ns, redis=url) as s, pytest.raises(ConfigurationError, match="cluster"):
         s.add({})
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True, scope="session")
+def test_tls(backend, ns):
+    port = servers.free_port()
+    args = (
+        *("--tls-port", str(port), "--tls-cluster", "yes", "--tls-auth-clients", "no"),
+        *("--tls-cert-file", str(TLS / "server.crt"), "--tls-key-file", str(TLS / "server.key")),
+        *("--tls-ca-cert-file", str(TLS / "server.crt")),
+    )
+    with clusters.Cluster(backend.local, primaries=1, replicas=0, args=args):
+        works(f"rediss+cluster://127.0.0.1:{port}?ssl_ca_certs={quote(str(TLS / 'server.crt'))}", ns)
 
 
 @ON_ONE
