@@ -49,6 +49,7 @@ class Parcel:
         self._confirmations: list[Reply] = []
         self._last: list[Reply] = []
         self._open = self._batch = list(range(len(self._commands)))
+        self._is_first = True
         self.asking: Address | None = None
 
     @property
@@ -58,6 +59,8 @@ class Parcel:
 
     def packed(self) -> list[Wire]:
         """What to send now."""
+        if self._is_first:
+            return [*self._commands, *self._behind]
         sent = [self._commands[at] for at in self._batch]
         if self.asking is not None:
             # It holds for one command, or for all of the transaction that it stands before.
@@ -69,6 +72,12 @@ class Parcel:
         if self._behind:
             *answers, last = answers
             self._last = [last]
+        if self._is_first:
+            self._is_first = False
+            self._replies = answers
+            if not any(isinstance(reply, Exception) for reply in answers):  # nearly always
+                self._open, self._confirmations = [], self._last
+                return []
         if self.asking is not None:
             asked, answers = (answers[:1], answers[1:]) if self._is_whole else (answers[::2], answers[1::2])
             for reply in asked:
@@ -84,7 +93,7 @@ class Parcel:
         return found
 
     def turn_back(self) -> None:
-        """All that is open goes where its keys are."""
+        """All that is open goes to where its keys are."""
         self.asking, self._batch = None, self._open
 
     def ask(self, at: Address, refusals: Sequence[Refusal]) -> None:
@@ -95,6 +104,8 @@ class Parcel:
 
     def replies(self) -> list[Reply]:
         """Of all, in their order. Of several confirmations it is the least that counts."""
+        if not self._behind:
+            return self._replies
         given = self._confirmations or self._last
         return [*self._replies, *sorted(given, key=_copies)[:1]]
 

@@ -151,7 +151,8 @@ class _Journey:
         steps = exchange(request)
         commands = next(steps)
         write = request.request if isinstance(request, Confirmed) else request
-        wait_ms = write.wait_ms if isinstance(write, Command) else 0
+        parts = write.requests if isinstance(write, Pipeline) else (write,)
+        wait_ms = sum(part.wait_ms for part in parts if isinstance(part, Command))
         while True:
             parcel = Parcel(
                 commands, is_whole=isinstance(write, Transaction), is_confirmed=isinstance(request, Confirmed)

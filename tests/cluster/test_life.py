@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
 
+import clusters
 import pytest
 import redis
 import redis.asyncio
@@ -26,6 +27,8 @@ from streamq import AsyncStream, ConfigurationError, ConnectionLostError, Stream
 from streamq._ops import registry
 from streamq.connection import settings_of
 from streamq.keys import Keys
+
+TLS = Path(__file__).parent.parent / "tls"
 
 ONE_EACH = pytest.mark.parametrize(
     ("backend", "colour"), [("redis-6.2", "async"), ("valkey-9", "sync")], indirect=True, scope="session"
@@ -214,6 +217,19 @@ def test_user_and_password(cluster, ns):
         s.add({})
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True, scope="session")
+def test_tls(backend, ns):
+    port = servers.free_port()
+    args = (
+        *("--tls-port", str(port), "--tls-cluster", "yes", "--tls-auth-clients", "no"),
+        *("--tls-cert-file", str(TLS / "server.crt"), "--tls-key-file", str(TLS / "server.key")),
+        *("--tls-ca-cert-file", str(TLS / "server.crt")),
+    )
+    with clusters.Cluster(backend.local, primaries=1, replicas=0, args=args):
+        works(f"rediss+cluster://127.0.0.1:{port}?ssl_ca_certs={quote(str(TLS / 'server.crt'))}", ns)
+
+
 @ON_ONE
 @pytest.mark.covers("D1")
 def test_the_wrong_kind_of_url_is_named_at_once(cluster, watched, server, ns, colour):
@@ -254,51 +270,3 @@ def test_a_sentinel_that_is_gone(watched, ns):
     with Stream(ns, redis=f"redis+sentinel://127.0.0.1:{port}/m") as s, pytest.raises(ConnectionLostError) as caught:
         s.add({})
     assert caught.value.maybe_executed is False
-
-
-# --- processes, threads, loops --------------------------------------------------------------
-
-
-@ON_ONE
-@pytest.mark.covers("C79")
-def test_after_a_fork_the_child_has_connections_of_its_own(cluster, ns):
-    with Stream(ns, redis=cluster.url) as s:
-        s.add({"n": 0})
-        with node_of(cluster, s) as raw:
-            before = raw.info("stats")["total_connections_received"]
-        child = os.fork()
-        if not child:
-            os._exit(s.add({"n": 1}).created is not True)
-        assert os.waitpid(child, 0)[1] == 0
-        s.add({"n": 2})
-        with node_of(cluster, s) as raw:
-            assert raw.info("stats")["total_connections_received"] > before + 1, "the child's, beside the one that asks"
-            assert raw.xlen(s._spec.keys.stream) == 3
-
-
-@ON_ONE
-@pytest.mark.covers("C79")
-def test_another_event_loop_is_named(cluster, ns):
-    stream = AsyncStream(ns, redis=cluster.url)
-
-    async def add():
-        await stream.add({})
-
-    async def close():
-        await stream.aclose()
-
-    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
-    first.run_until_complete(add())
-    with pytest.raises(ConfigurationError, match="another event loop"):
-        second.run_until_complete(add())
-    first.run_until_complete(close())
-    second.run_until_complete(add())
-    second.run_until_complete(close())
-    first.close()
-    second.close()
-
-
-@ON_ONE
-def test_threads_share_a_stream(cluster, ns):
-    with Stream(ns, redis=cluster.url) as s, ThreadPoolExecutor(8) as pool:
-        assert len({added.entry_id for added in pool.map(lambda n: s.add({"n": n}), range(200))}) == 200

@@ -229,8 +229,10 @@ def test_the_table_is_asked_for_once():
 
 def test_a_wait_is_passed_on():
     world = World()
-    world.run(Command(("XREADGROUP",), (KEYS.stream,), ignore, wait_ms=1500))
-    assert [step.wait_ms for step in world.steps] == [1500]
+    waits = Command(("XREADGROUP",), (KEYS.stream,), ignore, wait_ms=1500)
+    for request in (waits, Pipeline((waits, command()))):
+        world.run(request)
+    assert [step.wait_ms for step in world.steps] == [1500, 1500]
 
 
 def test_what_has_no_keys_goes_to_one_primary():
