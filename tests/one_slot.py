@@ -74,7 +74,8 @@ class Watch:
                 return end.value
 
     def _check_names(self, request: _requests.Request) -> None:
-        for part in getattr(request, "requests", (request,)):
+        write = request.request if isinstance(request, _requests.Confirmed) else request
+        for part in getattr(write, "requests", (write,)):
             # One without keys may name one all the same, to say to which server it is to go.
             if isinstance(part, _requests.Command) and (sent := keys_of(part.args)) and set(sent) != set(part.keys):
                 raise CrossedSlotsError(f"{part.args[:3]} names keys {part.keys}, but sends {sent}")

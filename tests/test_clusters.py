@@ -137,12 +137,9 @@ def test_sentinels_put_a_replica_into_the_place_of_the_primary(backend):
         service.wait_until_ok()
         assert sentinels.call(second, "ROLE")[0] == b"master"
         assert first in service.replicas
-        first.start()
-        service.wait_until_ok()
-        assert sentinels.call(first, "ROLE")[0] == b"slave"
         service.fail_over()
         assert service.primary is not second
-        pids = [one.pid for one in (*service.servers, *service.sentinels)]
+        pids = [one.pid for one in (*service.servers, *service.sentinels) if one.running]
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

@@ -9,7 +9,7 @@ import pytest
 from one_slot import CrossedSlotsError, Watch, keys_of
 
 from streamq._drivers import asynchronous, blocking, routing
-from streamq._requests import Command, Pipeline, Script, Transaction, ignore
+from streamq._requests import Command, Confirmed, Pipeline, Script, Transaction, ignore
 
 ONE, ALIKE, OTHER = "streamq:{a}:stream", "streamq:{a}:dead", "streamq:{b}:stream"
 
@@ -22,6 +22,7 @@ def seen(request):
     """What a watch says of a request, whose replies do not matter."""
 
     def answer(request):
+        request = request.request if isinstance(request, Confirmed) else request
         parts = getattr(request, "requests", (request,))
         wires = [
             ("EVALSHA", "sha", len(part.keys), *part.keys, *part.argv) if isinstance(part, Script) else part.args
@@ -52,6 +53,7 @@ def seen(request):
         ),
         pytest.param(command("XADD", ONE, keys=(ALIKE,)), id="another key than named"),
         pytest.param(command("XADD", ONE, keys=()), id="a key that is not named"),
+        pytest.param(Confirmed(command("XADD", ONE, keys=(ALIKE,)), ("WAIT", 1, 0)), id="what is waited for"),
         pytest.param(command("XFORGOTTEN", ONE), id="a command of which it does not know the keys"),
     ],
 )
