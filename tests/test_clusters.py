@@ -165,8 +165,8 @@ def test_a_run_without_tests_fails_when_a_cluster_is_required(tmp_path, backend)
     assert "a run that executed no test fails" in result.stdout
 
 
-@pytest.mark.covers("T1")
-def test_a_cluster_that_stops_fails_the_run(tmp_path, backend):
+@pytest.mark.covers("T1", "C1")
+def test_a_cluster_that_stops_or_was_asked_across_slots_fails_the_run(tmp_path, backend):
     if not isinstance(backend.local, servers.Backend):
         pytest.skip("needs processes of its own")
     source = (
@@ -177,10 +177,13 @@ pytestmark = pytest.mark.covers("T1")
         + SERVED
         + """
 def test_stopped(server):
-    for node in server.nodes:
-        node.kill()
+    server.nodes[0].kill()
 
 def test_after_that(server): server.nodes[0].call("PING")
+
+def test_crossing(server):
+    with pytest.raises(Exception, match="same slot"):
+        server.nodes[1].call("MGET", "{a}", "{b}")
 """
     )
     own = f"cluster-{backend.name}"
@@ -188,4 +191,5 @@ def test_after_that(server): server.nodes[0].call("PING")
     assert result.returncode == 1, result.stdout + result.stderr
     assert f"server: {own}: tests/api: six of local {backend.local.version}" in result.stdout
     assert "FAILED api/test_tiny.py::test_after_that" in result.stdout
-    assert "2 passed" in result.stdout
+    assert "ERROR api/test_tiny.py::test_crossing" in result.stdout
+    assert "1 failed, 3 passed, 1 error" in result.stdout

@@ -102,7 +102,7 @@ def test_a_cluster_finds_a_key_of_another_slot(server, raw, ns):
     assert raw.eval(STRICT + script, 1, tag, f"{tag}:other") is None
 
 
-@pytest.mark.covers("C2", "C60")
+@pytest.mark.covers("C2", "F17", "C60")
 @pytest.mark.parametrize("retention", ["delete", "keep"])
 def test_scripts_touch_declared_keys_only(make_stream, raw, harness, retention):
     s = make_stream(retention=retention, max_deliveries=3, retry=Backoff.constant(0, limit=1))
