@@ -21,7 +21,7 @@ Url = Annotated[
     typer.Option(
         "--url",
         envvar="STREAMQ_URL",
-        help="Server: redis://, rediss://, unix:// or embedded:///directory.",
+        help="Server: redis://, rediss://, redis+cluster://, redis+sentinel://, unix:// or embedded:///directory.",
         show_default="redis://localhost:6379",
     ),
 ]

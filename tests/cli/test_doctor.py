@@ -99,7 +99,7 @@ def test_the_whole_server_is_as_it_was(new_server, output):
     ("args", "words"),
     [
         (("--url", "redis://127.0.0.1:1"), "cannot reach"),
-        (("--url", "redis+cluster://127.0.0.1:1"), "not supported yet"),
+        (("--url", "redis+cluster://127.0.0.1:1"), "cannot reach"),
         (("--url", "redis://127.0.0.1:1", "--deployment", "a b"), "deployment 'a b' is not valid"),
         (("a{b}", "--url", "redis://127.0.0.1:1"), "stream name 'a{b}' is not valid"),
         (("\x1b[2J", "--url", "redis://127.0.0.1:1"), "is not valid"),
