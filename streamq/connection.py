@@ -126,14 +126,16 @@ class Settings:
         """
         from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
-        from streamq._drivers.blocking import BlockingDriver, Connections, RoutedBlockingDriver, Watch
-        from streamq._drivers.books import greet_plain
-        from streamq._drivers.routing import PATIENCE_S
+        from streamq._drivers.blocking import BlockingDriver, Connections, Watch
+        from streamq._drivers.greeting import greet_plain
 
         kinds = {"tcp": Connection, "tls": SSLConnection, "unix": UnixDomainSocketConnection}
         if self.route is None:
             greet = None if self.kind == "unix" or as_it_is else greet_plain
             return BlockingDriver(Connections(_maker(kinds[self.kind], self.options, timeout_s), self.where, greet))
+        from streamq._drivers.routed_blocking import RoutedBlockingDriver
+        from streamq._drivers.routing import PATIENCE_S, SILENCE_S
+
         book, hail_s = self._book(), self._hail_s
 
         def server(at: Address, is_guide: bool, overdue: Callable[[], None]) -> Connections:  # noqa: FBT001
@@ -143,7 +145,7 @@ class Settings:
                 _maker(kinds[kind], options, min(hail_s, reply_s)),
                 f"redis server {at}",
                 lambda hello: book.greet(at, hello, is_guide=is_guide),
-                Watch(reply_s, overdue),
+                Watch(reply_s, SILENCE_S, overdue),
             )
 
         patience_s = PATIENCE_S if timeout_s is None else timeout_s
@@ -153,14 +155,16 @@ class Settings:
         """A driver over asyncio connections; see `blocking`."""
         from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
-        from streamq._drivers.asynchronous import AsyncConnections, AsyncDriver, AsyncWatch, RoutedAsyncDriver
-        from streamq._drivers.books import greet_plain
-        from streamq._drivers.routing import PATIENCE_S
+        from streamq._drivers.asynchronous import AsyncConnections, AsyncDriver, AsyncWatch
+        from streamq._drivers.greeting import greet_plain
 
         kinds = {"tcp": Connection, "tls": SSLConnection, "unix": UnixDomainSocketConnection}
         if self.route is None:
             greet = None if self.kind == "unix" else greet_plain
             return AsyncDriver(AsyncConnections(_maker(kinds[self.kind], self.options, timeout_s), self.where, greet))
+        from streamq._drivers.routed_asynchronous import RoutedAsyncDriver
+        from streamq._drivers.routing import PATIENCE_S, SILENCE_S
+
         book, hail_s = self._book(), self._hail_s
 
         def server(at: Address, is_guide: bool, overdue: Callable[[], Any]) -> AsyncConnections:  # noqa: FBT001
@@ -169,7 +173,7 @@ class Settings:
                 _maker(kinds[kind], options, timeout_s),
                 f"redis server {at}",
                 lambda hello: book.greet(at, hello, is_guide=is_guide),
-                AsyncWatch(hail_s, overdue),
+                AsyncWatch(hail_s, SILENCE_S, overdue),
             )
 
         return RoutedAsyncDriver(book, server, PATIENCE_S if timeout_s is None else timeout_s)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import pkgutil
 
 import one_slot
 import pytest
 from one_slot import CrossedSlotsError, Watch, keys_of
 
-from streamq._drivers import asynchronous, blocking, routing
+from streamq import _drivers
 from streamq._requests import Command, Confirmed, Pipeline, Script, Transaction, ignore
 
 ONE, ALIKE, OTHER = "streamq:{a}:stream", "streamq:{a}:dead", "streamq:{b}:stream"
@@ -95,8 +97,9 @@ def test_the_suite_is_watched(make_stream):
     before = one_slot.WATCH.requests
     make_stream().add({})
     assert one_slot.WATCH.requests > before
-    for module in (asynchronous, blocking, routing):
-        assert module.exchange.__qualname__.startswith("Watch.")
+    for found in pkgutil.iter_modules(_drivers.__path__):
+        module = importlib.import_module(f"{_drivers.__name__}.{found.name}")
+        assert getattr(module, "exchange", one_slot.WATCH.over(None)).__qualname__.startswith("Watch."), found.name
 
 
 def test_what_was_caught_on_its_way_is_remembered():

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import redis.exceptions as failures
 from redis.asyncio.connection import AbstractConnection
 
-from streamq._drivers.books import Book
 from streamq._drivers.exchange import HELLO, Greet, Wire, exchange, lost, pack
-from streamq._drivers.routing import SILENCE_S, inquire, travel
-from streamq._drivers.steps import Address, Cut, Drop, Outcome, Send, Sleep, Step, Steps
 from streamq._requests import Command, Plan, Reply, Request
 from streamq.errors import ConfigurationError, StreamqError
 
@@ -29,6 +24,8 @@ class AsyncWatch(NamedTuple):
 
     hail_s: float
     """Longest wait for a connection, and for the server's first word on it."""
+    silence_s: float
+    """After which a reply is overdue."""
     overdue: Callable[[], Coroutine[Any, Any, None]]
     """What is done when a reply is overdue."""
 
@@ -100,7 +97,9 @@ class AsyncConnections:
             limit_s: Longest wait for all of it, where it is shorter than usual.
         """
         connection = await self._checkout()
-        alarm = None if self._watch is None or limit_s is not None else _Alarm(self._overdue, wait_ms / 1000)
+        alarm = None
+        if self._watch is not None and limit_s is None:
+            alarm = _Alarm(self._overdue, wait_ms / 1000, self._watch.silence_s)
         clean = False
         try:
             self._busy.add(connection)
@@ -191,14 +190,15 @@ class AsyncConnections:
 class _Alarm:
     """Rings when a reply is overdue, and then again and again, until it is stopped."""
 
-    def __init__(self, ring: Callable[[], None], after_s: float) -> None:
+    def __init__(self, ring: Callable[[], None], wait_s: float, silence_s: float) -> None:
         self._bell = ring
+        self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(after_s + SILENCE_S, self._ring)
+        self._timer = self._loop.call_later(wait_s + silence_s, self._ring)
 
     def _ring(self) -> None:
         self._bell()
-        self._timer = self._loop.call_later(SILENCE_S, self._ring)
+        self._timer = self._loop.call_later(self._silence_s, self._ring)
 
     def stop(self) -> None:
         self._timer.cancel()
@@ -257,75 +257,6 @@ class AsyncDriver:
                 commands = steps.send(replies)
             except StopIteration as stop:
                 return stop.value
-
-
-class RoutedAsyncDriver(AsyncDriver):
-    """Runs plans on several servers: each request where its keys are.
-
-    Args:
-        book: Who is where.
-        server: Makes the connections to a server; told whether it is one that only knows the way, and what to do when a
-            reply is overdue.
-        patience_s: How long to send again what was not run.
-    """
-
-    def __init__(self, book: Book, server: MakeAsyncConnections, patience_s: float) -> None:
-        self._book = book
-        self._make = server
-        self._patience_s = patience_s
-        self._servers: dict[tuple[Address, bool], AsyncConnections] = {}
-
-    async def aclose(self) -> None:
-        """Close the idle connections. A later `run` makes new ones, in whichever event loop it runs."""
-        for server in list(self._servers.values()):
-            await server.aclose()
-
-    async def interrupt(self) -> bool:
-        """As of `AsyncDriver`, on every server where commands wait."""
-        answers = [await server.interrupt() for server in list(self._servers.values())]
-        return all(answers)
-
-    async def _ask(self, request: Request) -> Reply:
-        return await self._walk(travel(request, self._book, now=time.monotonic, patience_s=self._patience_s))
-
-    async def _inquire(self, silent: Address) -> None:
-        await self._walk(inquire(self._book, silent, now=time.monotonic))
-
-    async def _walk(self, steps: Steps[T]) -> T:
-        outcome: Outcome = None
-        while True:
-            try:
-                step = steps.send(outcome)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            outcome = await self._do(step)
-
-    async def _do(self, step: Step) -> Outcome:
-        match step:
-            case Send():
-                server = self._at(step.to, is_guide=step.is_guide)
-                try:
-                    return await server.exchange(step.commands, wait_ms=step.wait_ms, limit_s=step.limit_s)
-                except StreamqError as error:
-                    return error
-            case Drop(to):
-                await self._at(to).drop()
-            case Cut(to):
-                await self._at(to).cut()
-            case Sleep(seconds):
-                await asyncio.sleep(seconds)
-        return None
-
-    def _at(self, to: Address, *, is_guide: bool = False) -> AsyncConnections:
-        try:
-            return self._servers[to, is_guide]
-        except KeyError:
-            made = self._make(to, is_guide, partial(self._inquire, to))
-            return self._servers.setdefault((to, is_guide), made)
-
-
-MakeAsyncConnections: TypeAlias = Callable[[Address, bool, Callable[[], Coroutine[Any, Any, None]]], AsyncConnections]
 
 
 async def _is_stale(connection: AbstractConnection) -> bool:

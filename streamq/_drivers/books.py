@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from streamq._drivers.exchange import refused
+from streamq._drivers.greeting import said
 from streamq._drivers.slots import SlotTable, table_of
 from streamq._drivers.steps import Address, Cut, Outcome, Send, Steps
-from streamq._requests import Reply, named, text
+from streamq._requests import Reply, text
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
 
 LOOK_S: Final = 1.0
@@ -175,7 +176,7 @@ class ClusterBook(_Asked):
 
     def greet(self, address: Address, hello: Reply, *, is_guide: bool) -> StreamqError | None:
         del is_guide
-        mode = _said(hello, b"mode")
+        mode = said(hello, "mode")
         if mode in {"cluster", ""}:
             return None
         if mode == "sentinel":
@@ -249,12 +250,12 @@ class SentinelBook(_Asked):
 
     def greet(self, address: Address, hello: Reply, *, is_guide: bool) -> StreamqError | None:
         if is_guide:
-            if _said(hello, b"mode") in {"sentinel", ""}:
+            if said(hello, "mode") in {"sentinel", ""}:
                 return None
             return ConfigurationError(f"{address} is no Sentinel: use redis://{address} instead of redis+sentinel://")
-        if _said(hello, b"mode") == "cluster":
+        if said(hello, "mode") == "cluster":
             return ConfigurationError(f"{address} is a node of a cluster: use redis+cluster://{address}")
-        if _said(hello, b"role") in {"master", ""}:
+        if said(hello, "role") in {"master", ""}:
             return None
         return ConnectionLostError(f"{address} is a replica, not the master of {self._service}", maybe_executed=False)
 
@@ -263,25 +264,3 @@ def _only(outcome: Outcome) -> Reply:
     """The reply to a step of one command."""
     assert isinstance(outcome, list)  # noqa: S101  # of Send
     return outcome[0]
-
-
-def greet_plain(hello: Reply) -> StreamqError | None:
-    """What speaks against using a server by itself."""
-    match _said(hello, b"mode"):
-        case "cluster":
-            return ConfigurationError(
-                "the server is a node of a cluster: use a redis+cluster:// URL instead of redis://"
-            )
-        case "sentinel":
-            return ConfigurationError(
-                "the server is a Sentinel, which holds no data: use redis+sentinel://HOST:PORT/NAME instead of redis://"
-            )
-    return None
-
-
-def _said(hello: Reply, name: bytes) -> str:
-    """What a server says of itself; empty where it does not."""
-    if not isinstance(hello, list):
-        return ""
-    word = named(hello).get(name.decode(), b"")
-    return text(word) if isinstance(word, bytes) else ""
