@@ -8,7 +8,7 @@ itself: what one says of another may be old.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
 from redis.retry import Retry
+from waiting import PATIENCE
 
 SLOTS: Final = 16384
 
@@ -152,6 +153,7 @@ class Cluster:
         self.node_timeout_s = node_timeout_s
         self._replicas = replicas
         self._primaries = primaries
+        self._lookers: list[redis.Redis] = []
         options = [
             *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
             *("--cluster-node-timeout", str(round(node_timeout_s * 1000)), "--cluster-announce-ip", "127.0.0.1"),
@@ -175,7 +177,7 @@ class Cluster:
             list(pool.map(Node.start, self.nodes))
         primaries, replicas = self.nodes[: self._primaries], self.nodes[self._primaries :]
         for at, node in enumerate(primaries):
-            first, last = (SLOTS * n // self._primaries for n in (at, at + 1))
+            first, last = (-(-SLOTS * n // self._primaries) for n in (at, at + 1))
             if servers.version_tuple(node) >= (7,):
                 node.call("CLUSTER", "ADDSLOTSRANGE", first, last - 1)
             else:
@@ -193,6 +195,8 @@ class Cluster:
 
     def close(self) -> None:
         """End all nodes and remove what they wrote."""
+        for client in self._lookers:
+            client.close()
         for node in self.nodes:
             node.close()
 
@@ -251,6 +255,25 @@ class Cluster:
         """The nodes that say that they replicate it."""
         return [node for node in self._answering() if node.itself().primary_id == primary.node_id]
 
+    def eyes(self, home: str) -> Eyes:
+        """A client to look with, at home on the node that served this key in the beginning."""
+        return Eyes(self, self.nodes[slot_of(home) * self._primaries // SLOTS])
+
+    def remove(self, pattern: str) -> None:
+        """Delete all keys of this pattern, from a cluster in which nobody has taken over."""
+        for client in self.lookers():
+            pipe = client.pipeline(transaction=False)  # each by itself: they lie in many slots
+            for key in client.scan_iter(match=pattern, count=1000):
+                pipe.unlink(key)
+            if len(pipe):
+                pipe.execute()
+
+    def lookers(self) -> list[redis.Redis]:
+        """A client of each node that began as a primary; made once, as most tests need them."""
+        if not self._lookers:
+            self._lookers = [_client_of(node) for node in self.nodes[: self._primaries]]
+        return self._lookers
+
     def client(self, **options: Any) -> RedisCluster:
         """A client of redis-py that finds the right node for each key: bytes, in the shape of RESP2."""
         seeds = [ClusterNode("127.0.0.1", node.port) for node in self._answering()]
@@ -261,6 +284,12 @@ class Cluster:
     def logs(self) -> dict[int, str]:
         """What each node has written, by its port."""
         return {node.port: node.log.read_text(errors="replace") for node in self.nodes if node.log.exists()}
+
+    @property
+    def crossings(self) -> int:
+        """How many commands its nodes refused because their keys lie in several slots."""
+        stats = [node.info("errorstats").get("errorstat_CROSSSLOT", "count=0") for node in self._answering()]
+        return sum(int(stat.removeprefix("count=")) for stat in stats)
 
     # -- changing --
 
@@ -275,15 +304,17 @@ class Cluster:
     def fail_over(self, replica: Node, kind: str | None = None, *, timeout: float = _PATIENCE_S) -> None:
         """Let a replica take its primary's place, and wait until it has. `kind` is ``FORCE`` or ``TAKEOVER``."""
         words = ["CLUSTER", "FAILOVER", *([kind] if kind else [])]
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * PATIENCE
         while time.monotonic() < deadline:
             with suppress(redis.ResponseError):  # not yet connected to its primary, or it is one already
                 replica.call(*words)
             # A node gives a failover up after 5 s, and may drop one without a word: asked again, it begins anew.
             with suppress(servers.ServerUnavailableError):
-                self._wait(lambda: replica.itself().is_primary, "", min(5.5, timeout))
+                self._wait(lambda: replica.itself().is_primary, "", 5.5 / PATIENCE)
                 return
-        raise servers.ServerUnavailableError(f"{replica} did not become a primary within {timeout} s\n{self._tail()}")
+        raise servers.ServerUnavailableError(
+            f"{replica} did not become a primary within {timeout * PATIENCE} s\n{self._tail()}"
+        )
 
     def migrate_slot(self, slot: int | str, target: Node) -> None:
         """Move a slot with its keys, as ``redis-cli --cluster reshard`` does it."""
@@ -338,17 +369,59 @@ class Cluster:
 
     def _wait(self, condition: Callable[[], Any], failure: str, timeout: float = _PATIENCE_S) -> Any:
         """Wait until `condition` gives something true, and return that. Nodes that do not answer are given time, too."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * PATIENCE
         while True:
             with suppress(redis.ConnectionError, redis.TimeoutError, OSError, KeyError):
                 if value := condition():
                     return value
             if time.monotonic() > deadline:
-                raise servers.ServerUnavailableError(f"{failure} within {timeout} s\n{self._tail()}")
+                raise servers.ServerUnavailableError(f"{failure} within {timeout * PATIENCE} s\n{self._tail()}")
             time.sleep(0.02)
 
     def _tail(self) -> str:
         return "\n".join(f"{port}: {log[-600:]}" for port, log in self.logs.items())
+
+
+class Eyes(redis.Redis):
+    """A client to look with: bytes, in the shape of RESP2, over a single connection to one node.
+
+    What is in another slot it asks where it is sent to. So what concerns a server (INFO, CONFIG, CLIENT) is that node's, but
+    users are made on all nodes, and keys are listed from all. For a cluster in which nobody has taken over.
+    """
+
+    def __init__(self, cluster: Cluster, home: Node) -> None:
+        self._cluster = cluster
+        super().__init__(port=home.port, single_connection_client=True, protocol=2, driver_info=None)
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().execute_command(*args, **options)
+        except redis.exceptions.MovedError as moved:
+            there = next(node for node in self._cluster.nodes if node.port == moved.port)
+            with _client_of(there) as elsewhere:
+                return elsewhere.execute_command(*args, **options)
+
+    def call(self, *args: Any) -> Any:
+        """Send one command and return its reply as it came."""
+        if args[0] == "ACL":
+            first, *_ = [node.call(*args) for node in self._cluster.nodes]
+            return first
+        try:
+            self.connection.send_command(*args)
+            return self.connection.read_response()
+        except redis.exceptions.MovedError as moved:
+            return next(node for node in self._cluster.nodes if node.port == moved.port).call(*args)
+
+    def scan_iter(self, match: Any = None, count: int | None = None, **options: Any) -> Iterator[bytes]:
+        for client in self._cluster.lookers():
+            yield from client.scan_iter(match, count, **options)
+
+    def keys(self, pattern: Any = "*", **options: Any) -> list[bytes]:
+        return list(self.scan_iter(pattern, 1000))
+
+
+def _client_of(node: Node) -> redis.Redis:
+    return redis.Redis(port=node.port, single_connection_client=True, protocol=2, driver_info=None)
 
 
 def slot_of(slot: int | str) -> int:

@@ -19,6 +19,7 @@ import redis
 import servers
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from waiting import PATIENCE
 
 SERVICE: Final = "mymaster"
 
@@ -181,10 +182,10 @@ class Sentinels:
         """Let the sentinels put a replica into the primary's place, and wait until that has happened."""
         before = self.primary
         sentinel = next(one for one in self.sentinels if one.running)
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * PATIENCE
         while self.primary is before:
             if time.monotonic() > deadline:
-                raise servers.ServerUnavailableError(f"no failover within {timeout} s\n{self._tail()}")
+                raise servers.ServerUnavailableError(f"no failover within {timeout * PATIENCE} s\n{self._tail()}")
             with suppress(redis.ResponseError):  # one is under way, or it has not yet heard of a good replica
                 call(sentinel, "SENTINEL", "FAILOVER", SERVICE)
             time.sleep(0.1)
@@ -224,13 +225,13 @@ class Sentinels:
         return all(_follows(server, primary) for server in self.servers if server.running and server is not primary)
 
     def _wait(self, condition: Callable[[], Any], failure: str, timeout: float = _PATIENCE_S) -> None:
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * PATIENCE
         while True:
             with suppress(redis.RedisError, OSError):
                 if condition():
                     return
             if time.monotonic() > deadline:
-                raise servers.ServerUnavailableError(f"{failure} within {timeout} s\n{self._tail()}")
+                raise servers.ServerUnavailableError(f"{failure} within {timeout * PATIENCE} s\n{self._tail()}")
             time.sleep(0.02)
 
     def _tail(self) -> str:

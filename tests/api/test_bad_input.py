@@ -274,7 +274,6 @@ def test_a_server_without_xautoclaim(colour, new_server):
     [
         "http://x",
         "localhost:6379",
-        "redis+cluster://x",
         "",
         "redis://x?nonsense=1",
         "redis://x:port",

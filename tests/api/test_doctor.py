@@ -332,7 +332,7 @@ def as_user(raw, redis_url, ns):
     def login(*rules, keys=f"~{ns}:*"):
         names.append(f"{ns}-{len(names)}")
         look.call(raw, "ACL", "SETUSER", names[-1], "on", ">pw", *([keys] if keys else []), *rules)
-        return redis_url.replace("redis://", f"redis://{names[-1]}:pw@")
+        return look.as_user(redis_url, names[-1], "pw")
 
     yield login
     for name in names:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from urllib.parse import urlsplit
 
 import look
 import pytest
@@ -208,13 +207,12 @@ def test_an_append_to_a_stream_that_is_full(make_stream, raw):
 def user(redis_url, raw):
     """A user of the shared server: gives its URL, and a function that changes its rights."""
     name, password = f"u{secrets.token_hex(6)}", secrets.token_hex(12)
-    parts = urlsplit(redis_url)
 
     def rights(*rules):
         assert look.call(raw, "ACL", "SETUSER", name, *rules) == b"OK"
 
     rights("on", f">{password}", "~*", "&*", "+@all")
-    yield parts._replace(netloc=f"{name}:{password}@{parts.hostname}:{parts.port}").geturl(), rights
+    yield look.as_user(redis_url, name, password), rights
     look.call(raw, "ACL", "DELUSER", name)
 
 
