@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -131,7 +132,7 @@ class Settings:
 
         kinds = {"tcp": Connection, "tls": SSLConnection, "unix": UnixDomainSocketConnection}
         if self.route is None:
-            greet = None if self.kind == "unix" or as_it_is else greet_plain
+            greet = None if self.kind == "unix" or as_it_is else partial(greet_plain, self.where)
             return BlockingDriver(Connections(_maker(kinds[self.kind], self.options, timeout_s), self.where, greet))
         from streamq._drivers.routed_blocking import RoutedBlockingDriver
         from streamq._drivers.routing import PATIENCE_S, SILENCE_S
@@ -160,7 +161,7 @@ class Settings:
 
         kinds = {"tcp": Connection, "tls": SSLConnection, "unix": UnixDomainSocketConnection}
         if self.route is None:
-            greet = None if self.kind == "unix" else greet_plain
+            greet = None if self.kind == "unix" else partial(greet_plain, self.where)
             return AsyncDriver(AsyncConnections(_maker(kinds[self.kind], self.options, timeout_s), self.where, greet))
         from streamq._drivers.routed_asynchronous import RoutedAsyncDriver
         from streamq._drivers.routing import PATIENCE_S, SILENCE_S

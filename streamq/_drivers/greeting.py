@@ -14,15 +14,13 @@ def said(hello: Reply, name: str) -> str:
     return text(word) if isinstance(word, bytes) else ""
 
 
-def greet_plain(hello: Reply) -> StreamqError | None:
-    """What speaks against using a server by itself."""
+def greet_plain(where: str, hello: Reply) -> StreamqError | None:
+    """What speaks against using a server by itself, at the address `where`."""
     match said(hello, "mode"):
         case "cluster":
-            return ConfigurationError(
-                "the server is a node of a cluster: use a redis+cluster:// URL instead of redis://"
-            )
+            return ConfigurationError(f"{where} is a node of a cluster: use a redis+cluster:// URL instead of redis://")
         case "sentinel":
             return ConfigurationError(
-                "the server is a Sentinel, which holds no data: use redis+sentinel://HOST:PORT/NAME instead of redis://"
+                f"{where} is a Sentinel, which holds no data: use redis+sentinel://HOST:PORT/NAME instead of redis://"
             )
     return None
