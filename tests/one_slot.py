@@ -17,6 +17,7 @@ from redis.crc import key_slot
 
 from streamq import _requests
 from streamq._drivers import asynchronous, blocking, exchange, routing
+from streamq.errors import StreamqError
 
 _KEYLESS: Final = re.compile(
     "ACL|ASKING|AUTH|CLIENT|CLUSTER|COMMAND|CONFIG|DBSIZE|EXEC|HELLO|INFO|LATENCY|MULTI|PING|ROLE|SCAN|SCRIPT|SELECT|SENTINEL|"
@@ -67,7 +68,11 @@ class Watch:
         commands = next(steps)
         while True:
             self._check_slots(commands)
-            replies = yield commands
+            try:
+                replies = yield commands
+            except StreamqError as error:
+                steps.throw(error)  # it says more of it
+                raise
             try:
                 commands = steps.send(replies)
             except StopIteration as end:

@@ -12,7 +12,6 @@ from typing import Any
 
 import clusters
 import pytest
-import redis
 import sentinels
 import servers
 from colours import Blocking
@@ -20,6 +19,7 @@ from waiting import until
 from worker.fleet import options_of, quick, working
 
 from streamq import AsyncStream, ConnectionLostError, Job, NotDurableError, Retry, Stream
+from streamq._requests import Command, ask, named
 
 NODE_TIMEOUT_S = 1.0
 
@@ -31,6 +31,17 @@ def cluster(backend) -> Iterator[clusters.Cluster]:
         pytest.skip("needs processes of its own")
     with clusters.Cluster(backend.local, node_timeout_s=NODE_TIMEOUT_S) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _whole_again(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test that failed has left killed or frozen runs again: the next one is not to blame."""
+    yield
+    if "cluster" in request.fixturenames:
+        for node in request.getfixturevalue("cluster").nodes:
+            if node.frozen:
+                node.resume()
+            node.start()
 
 
 @pytest.fixture(scope="session")
@@ -97,10 +108,8 @@ class Shift:
 
     def effects(self) -> dict[str, int]:
         """How often each job's effect was committed."""
-        keys = self.stream._spec.keys
-        from streamq._requests import Command, named
-
-        found = self.stream._run(_one(Command(("HGETALL", keys.data("effects")), (keys.stream,), named)))
+        key = self.stream._spec.keys.data("effects")
+        found = self.stream._run(ask(Command(("HGETALL", key), (key,), named)))
         return {name: int(times) for name, times in found.items()}
 
     def goes_on(self, since: float) -> bool:
@@ -136,12 +145,6 @@ class Shift:
         self.done[name] = time.monotonic()
 
 
-def _one(command: Any) -> Any:
-    from streamq._requests import ask
-
-    return (yield from ask(command))
-
-
 @pytest.fixture
 def make_shift(ns) -> Iterator[Callable[..., Shift]]:
     """A shift on a stream of this test's own."""
@@ -158,10 +161,3 @@ def make_shift(ns) -> Iterator[Callable[..., Shift]]:
 def times(shift: Shift) -> set[int]:
     """How often effects were committed, of all jobs: {1} is right."""
     return set(shift.effects().values())
-
-
-@pytest.fixture
-def raw_of(cluster) -> Iterator[Callable[[], redis.RedisCluster]]:
-    """A client of redis-py to look with."""
-    with cluster.client() as client:
-        yield client

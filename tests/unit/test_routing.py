@@ -18,7 +18,8 @@ from streamq.keys import Keys, slot_of
 
 A, B, C = (Address("n", port) for port in (1, 2, 3))
 KEYS = Keys("orders")
-ASKING = ("ASKING",)
+P, Q, R, S, T = "GET", "SET", "HGET", "HSET", "XLEN"
+"""Commands to tell apart: of one key each."""
 
 
 def command(name="XADD", key=KEYS.stream):
@@ -229,7 +230,7 @@ def test_the_table_is_asked_for_once():
 
 def test_a_wait_is_passed_on():
     world = World()
-    waits = Command(("XREADGROUP",), (KEYS.stream,), ignore, wait_ms=1500)
+    waits = Command(("XREAD", "STREAMS", KEYS.stream, "0"), (KEYS.stream,), ignore, wait_ms=1500)
     for request in (waits, Pipeline((waits, command()))):
         world.run(request)
     assert [step.wait_ms for step in world.steps] == [1500, 1500]
@@ -264,17 +265,17 @@ def test_a_pipeline_over_slots_is_put_together_in_order():
     other = Keys("invoices")
     world = World(table((0, SLOTS - 1, A)))
     world.slots = table(*((slot, slot, B if slot == other.slot else A) for slot in range(SLOTS)))
-    mixed = Pipeline((command("P"), command("Q", other.stream), command("R"), command("S", other.stream)))
-    assert world.run(mixed) == ["did P", "did Q", "did R", "did S"]
-    assert world.sent == [(A, ["P", "R"]), (B, ["Q", "S"])]
+    mixed = Pipeline((command(P), command(Q, other.stream), command(R), command(S, other.stream)))
+    assert world.run(mixed) == [f"did {P}", f"did {Q}", f"did {R}", f"did {S}"]
+    assert world.sent == [(A, [P, R]), (B, [Q, S])]
 
 
 def test_of_a_pipeline_over_slots_only_what_cannot_be_reached_fails():
     other = Keys("invoices")
     world = World(table(*((slot, slot, B if slot == other.slot else A) for slot in range(SLOTS))))
     world.told[B] = deque([lost(maybe_executed=True)])
-    one, two, three = world.run(Pipeline((command("P"), command("Q", other.stream), command("R"))))
-    assert (one, three, type(two)) == ("did P", "did R", ConnectionLostError)
+    one, two, three = world.run(Pipeline((command(P), command(Q, other.stream), command(R))))
+    assert (one, three, type(two)) == (f"did {P}", f"did {R}", ConnectionLostError)
 
 
 # --- redirects ----------------------------------------------------------------------------
@@ -405,20 +406,20 @@ def test_waits_are_drawn():
 @pytest.mark.parametrize("redirect", [moved, ask])
 def test_of_a_pipeline_only_what_was_refused_goes_on(redirect):
     again = failures.TryAgainError("")
-    request = Pipeline(tuple(command(name) for name in "PQRST"))
+    request = Pipeline(tuple(command(name) for name in (P, Q, R, S, T)))
     world = World(A=[["P!", redirect(B), "R!", again, redirect(B)], fine], B=[fine])
-    assert world.run(request) == ["P!", "did Q", "R!", "did S", "did T"]
-    first = [name for name in ("Q", "T") for name in (("ASKING", name) if redirect is ask else (name,))]
-    assert world.sent[0] == (A, ["P", "Q", "R", "S", "T"])
+    assert world.run(request) == ["P!", f"did {Q}", "R!", f"did {S}", f"did {T}"]
+    first = [name for name in (Q, T) for name in (("ASKING", name) if redirect is ask else (name,))]
+    assert world.sent[0] == (A, [P, Q, R, S, T])
     if redirect is ask:
-        assert world.sent[1:] == [(B, first), (A, ["S"])]
+        assert world.sent[1:] == [(B, first), (A, [S])]
     else:
-        assert world.sent[1:] == [(B, ["Q", "S", "T"])]
+        assert world.sent[1:] == [(B, [Q, S, T])]
 
 
 def test_what_several_servers_confirm_is_the_least_of_it():
     wait = ("WAITAOF", 1, 0, 100)
-    request = Confirmed(Pipeline(tuple(command(name) for name in "PQR")), wait)
+    request = Confirmed(Pipeline(tuple(command(name) for name in (P, Q, R))), wait)
     for first, second, least in [
         ([1, 0], [0, 0], [0, 0]),
         ([0, 0], [1, 0], [0, 0]),
@@ -429,18 +430,18 @@ def test_what_several_servers_confirm_is_the_least_of_it():
         replies, confirmation = world.run(request)
         assert replies == ["P!", "Q!", "R!"]
         assert confirmation == least if least else isinstance(confirmation, ServerError)
-        assert world.sent == [(A, ["P", "Q", "R", "WAITAOF"]), (B, ["Q", "WAITAOF"])]
+        assert world.sent == [(A, [P, Q, R, "WAITAOF"]), (B, [Q, "WAITAOF"])]
 
 
 def test_what_was_confirmed_of_nothing_does_not_count():
     world = World(A=[[moved(B), 0]], B=[["P!", 2]])
-    assert world.run(Confirmed(command("P"), ("WAIT", 1, 100))) == ("P!", 2)
+    assert world.run(Confirmed(command(P), ("WAIT", 1, 100))) == ("P!", 2)
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
 def test_a_pipeline_of_which_a_part_was_run_may_have_happened(confirmed):
     """Whoever is told that nothing was sent sends all of it again."""
-    request = Pipeline((command("P"), command("Q")))
+    request = Pipeline((command(P), command(Q)))
     world = World(A=[["P!", moved(B), *([1] if confirmed else [])]])
     world.told[B] = deque([lost(maybe_executed=False)] * 1000)
     world.slots = lambda asked: table((0, SLOTS - 1, B if world.sent else A))
@@ -450,7 +451,7 @@ def test_a_pipeline_of_which_a_part_was_run_may_have_happened(confirmed):
     # Also where its scripts were unknown, and it is sent with their texts.
     unknown = failures.NoScriptError("No matching script")
     world = World(A=[["P!", unknown, *([1] if confirmed else [])], *[lost(maybe_executed=False)] * 1000])
-    request = Pipeline((command("P"), script()))
+    request = Pipeline((command(P), script()))
     with pytest.raises(ConnectionLostError) as caught:
         world.run(Confirmed(request, ("WAIT", 1, 100)) if confirmed else request)
     assert caught.value.maybe_executed
@@ -458,7 +459,7 @@ def test_a_pipeline_of_which_a_part_was_run_may_have_happened(confirmed):
 
 def test_of_a_transaction_nothing_is_sent_again_that_was_run():
     oom, again = failures.OutOfMemoryError("command not allowed"), failures.TryAgainError("")
-    request = Transaction((command("P"), command("Q")))
+    request = Transaction((command(P), command(Q)))
     world = World(A=[["OK", "QUEUED", "QUEUED", ["P!", oom]]])
     one, other = world.run(request)
     assert (one, other.code) == ("P!", "OOM")
@@ -485,15 +486,15 @@ def test_of_a_transaction_nothing_is_sent_again_that_was_run():
 )
 def test_a_transaction_that_was_refused_is_sent_again_as_a_whole(replies):
     world = World(A=[replies])
-    assert world.run(Transaction((command("P"), command("Q")))) == ["did P", "did Q"]
-    assert world.sent == [(A, ["MULTI", "P", "Q", "EXEC"])] * 2
+    assert world.run(Transaction((command(P), command(Q)))) == [f"did {P}", f"did {Q}"]
+    assert world.sent == [(A, ["MULTI", P, Q, "EXEC"])] * 2
 
 
 def test_a_transaction_that_was_refused_for_good_is_not_sent_again():
     oom = failures.OutOfMemoryError("command not allowed")
     world = World(A=[["OK", oom, failures.TryAgainError(""), failures.ExecAbortError("discarded")]])
     with pytest.raises(ServerError) as caught:
-        world.run(Transaction((command("P"), command("Q"))))
+        world.run(Transaction((command(P), command(Q))))
     assert (caught.value.code, len(world.sent)) == ("OOM", 1)
 
 
