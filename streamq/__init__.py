@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         JobEncodingError,
         JobStateError,
         LeaseLostError,
+        NotDurableError,
         QueueFullError,
         ServerError,
         ServerTooOldError,
@@ -67,7 +68,8 @@ _HOMES = {
     "streamq.effects": ("Effects",),
     "streamq.errors": (
         "ConfigurationError", "ConnectionLostError", "EffectError", "JobEncodingError",
-        "JobStateError", "LeaseLostError", "QueueFullError", "ServerError", "ServerTooOldError", "StreamqError",
+        "JobStateError", "LeaseLostError", "NotDurableError", "QueueFullError", "ServerError",
+        "ServerTooOldError", "StreamqError",
     ),
     "streamq.messages": (
         "Added", "DeadLetter", "Failed", "GroupSnapshot", "Job",
@@ -113,6 +115,7 @@ __all__ = [
     "JobStateError",
     "LeaseLostError",
     "Member",
+    "NotDurableError",
     "OldestPending",
     "OldestReady",
     "Omission",

@@ -29,7 +29,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 Arg: TypeAlias = str | bytes | int
 Reply: TypeAlias = Any
-"""As RESP2 has it: bytes, int, None, nested lists; inside a pipeline also a `ServerError` in an element's place."""
+"""As RESP2 has it: bytes, int, None, nested lists; inside a pipeline also a `StreamqError` in an element's place."""
 
 
 class Command(msgspec.Struct, Generic[T_co], frozen=True, eq=False):
@@ -64,7 +64,19 @@ class Transaction(Generic[T_co]):
     requests: tuple[Command[T_co] | Script[T_co], ...]
 
 
-Request: TypeAlias = Command[Any] | Script[Any] | Pipeline[Any] | Transaction[Any]
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A write, and behind it on the same connection the command that waits until others have it.
+
+    Its reply is a pair: that of the write, and that of `wait`, which may be a `StreamqError`. If the write fails, that is the
+    reply, as without the wait.
+    """
+
+    request: Command[Any] | Script[Any] | Pipeline[Any] | Transaction[Any]
+    wait: tuple[Arg, ...]
+
+
+Request: TypeAlias = Command[Any] | Script[Any] | Pipeline[Any] | Transaction[Any] | Confirmed
 Plan: TypeAlias = Generator[Request, Reply, T]
 
 _ENTRY_ID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")

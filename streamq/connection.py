@@ -120,7 +120,7 @@ class Settings:
         """A driver over blocking connections. Connects at first use.
 
         Args:
-            as_it_is: Take a server by itself for what it is: who examines it says himself what is wrong.
+            as_it_is: Take servers for what they are, and wait out nothing: who examines them says himself what is wrong.
             timeout_s: Longest wait for a connection or a reply, for who asks nothing that blocks; and of several servers
                 for one that takes the request.
         """
@@ -146,10 +146,11 @@ class Settings:
                 Watch(reply_s, overdue),
             )
 
-        return RoutedBlockingDriver(book, server, PATIENCE_S if timeout_s is None else timeout_s)
+        patience_s = PATIENCE_S if timeout_s is None else timeout_s
+        return RoutedBlockingDriver(book, server, min(patience_s, HAIL_S) if as_it_is else patience_s)
 
-    def asynchronous(self) -> AsyncDriver:
-        """A driver over asyncio connections. Connects at first use."""
+    def asynchronous(self, timeout_s: float | None = None) -> AsyncDriver:
+        """A driver over asyncio connections; see `blocking`."""
         from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
         from streamq._drivers.asynchronous import AsyncConnections, AsyncDriver, AsyncWatch, RoutedAsyncDriver
@@ -159,19 +160,19 @@ class Settings:
         kinds = {"tcp": Connection, "tls": SSLConnection, "unix": UnixDomainSocketConnection}
         if self.route is None:
             greet = None if self.kind == "unix" else greet_plain
-            return AsyncDriver(AsyncConnections(_maker(kinds[self.kind], self.options), self.where, greet))
+            return AsyncDriver(AsyncConnections(_maker(kinds[self.kind], self.options, timeout_s), self.where, greet))
         book, hail_s = self._book(), self._hail_s
 
         def server(at: Address, is_guide: bool, overdue: Callable[[], Any]) -> AsyncConnections:  # noqa: FBT001
             kind, options = self._of(at, is_guide=is_guide)
             return AsyncConnections(
-                _maker(kinds[kind], options),
+                _maker(kinds[kind], options, timeout_s),
                 f"redis server {at}",
                 lambda hello: book.greet(at, hello, is_guide=is_guide),
                 AsyncWatch(hail_s, overdue),
             )
 
-        return RoutedAsyncDriver(book, server, PATIENCE_S)
+        return RoutedAsyncDriver(book, server, PATIENCE_S if timeout_s is None else timeout_s)
 
     @property
     def _hail_s(self) -> float:

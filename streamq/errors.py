@@ -6,6 +6,7 @@
     ├── ConnectionLostError     try again later; `maybe_executed` says whether the write may have happened
     ├── ServerError             the server refused: `code` is the first word of its reply (OOM, READONLY, NOGROUP, ...)
     ├── JobEncodingError        fix the payload: `path` says where in it
+    ├── NotDurableError         written, but not confirmed by a replica or the disk in time; look at these, or add again
     ├── EffectError             fix the key that the effect names, then the job runs again
     ├── JobStateError           look at `state`: what was asked cannot be done with a job, or a stream, in it
     ├── LeaseLostError          drop the job: another consumer has it, or it is settled
@@ -27,6 +28,7 @@ class StreamqError(Exception):
     Attributes:
         added: Of `add_many`: how many jobs were added before it.
         partial: Of `reclaim` and `redrive`: what was done before it, in the form of their answers; None where nothing was.
+            Of `NotDurableError` see there.
     """
 
     added: int = 0
@@ -87,6 +89,18 @@ class JobEncodingError(StreamqError):
     def __init__(self, message: str, *, path: str = "$") -> None:
         super().__init__(message)
         self.path = path
+
+
+class NotDurableError(StreamqError):
+    """What was asked for was written, but what `durability` asks for was not confirmed in time.
+
+    It may be confirmed a moment later, or be lost if the primary fails now. Look at the replicas, or at the disk. Adding a job
+    again is harmless if it has a job ID: then what is there already is confirmed.
+
+    Attributes:
+        partial: Of `add` its answer.
+        added: Of `add_many` how many jobs were added, those that are not confirmed included.
+    """
 
 
 class EffectError(StreamqError):

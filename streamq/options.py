@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, get_args
+from typing import Literal, TypeAlias, get_args
 
 from streamq.backoff import MAX_DELAY_MS, Backoff, to_ms
 from streamq.errors import ConfigurationError
@@ -20,6 +20,12 @@ MAX_READY = 1_000_000
 
 MAX_FIELDS = 256
 """Most fields of an entry, ours and the producer's: far above need, far below the 4,000 at which Lua's unpack fails."""
+
+Durability: TypeAlias = Literal["accepted", "replicated", "fsynced"]
+"""What an added job must have reached before `add` returns; see `StreamOptions`."""
+
+MAX_CONFIRM_MS = 4_000
+"""Longest wait for replicas or a disk: a second below the read timeout of our connections."""
 
 MAX_RESULT_BYTES = 64 << 10
 """Longest stored result: results wait in a hash for `idempotency_ttl`, so they must stay small."""
@@ -52,6 +58,12 @@ class StreamOptions:
         max_ready: Most jobs that may wait unread; beyond it `add` raises `QueueFullError`. None for no limit. Retries,
             redrives, and scheduled jobs that are due are never refused.
         max_payload: Longest encoded payload in bytes.
+        durability: What a job must have reached when `add` returns: ``accepted``, the memory of the primary; ``replicated``, that
+            of a replica, too (WAIT); ``fsynced``, the primary's append-only file on its disk (WAITAOF; Redis 7.2 or Valkey).
+            More than ``accepted`` costs a round trip between servers, or a disk's write. Jobs are what a failover can
+            lose: what a job did and its end are one step in the same memory, so they are kept or lost together.
+        confirm_within: Seconds to wait for that, at most 4; then `add` raises `NotDurableError`. The default outlasts a disk that
+            is written once a second (``appendfsync everysec``) and a short pause of a replica.
         codec: How new payloads are encoded: ``json``, or ``msgpack``, which also holds bytes, aware times and keys that
             are no text. Every stream reads both, so it can be switched while jobs wait. Payloads of type ``bytes`` are
             stored raw, without a codec.
@@ -74,9 +86,12 @@ class StreamOptions:
     keep_last: int | None = None
     max_ready: int | None = None
     max_payload: int = 1 << 20
+    durability: Durability = "accepted"
+    confirm_within: float | timedelta = 3.0
     codec: Codec = "json"
 
     all_groups: tuple[str, ...] = field(init=False, repr=False)
+    confirm_ms: int = field(init=False, repr=False)
     keep_ms: int | None = field(init=False, repr=False)
     lease_ms: int = field(init=False, repr=False)
     max_delay_ms: int = field(init=False, repr=False)
@@ -97,6 +112,7 @@ class StreamOptions:
             raise ConfigurationError(f"retention must be 'delete' or 'keep', not {self.retention!r}")
         if self.codec not in get_args(Codec):
             raise ConfigurationError(f"codec must be 'json' or 'msgpack', not {self.codec!r}")
+        check_durability(self.durability)
         self._check_limits()
         if not isinstance(self.retry, Backoff) or not isinstance(self.crash_backoff, Backoff):
             raise ConfigurationError(
@@ -107,6 +123,8 @@ class StreamOptions:
         keep_ms = None if self.keep_for is None else to_ms(self.keep_for, "keep_for")
         object.__setattr__(self, "groups", others)
         object.__setattr__(self, "all_groups", tuple(dict.fromkeys((self.group, *others))))
+        confirm_ms = to_ms(self.confirm_within, "confirm_within", least_ms=1, most_ms=MAX_CONFIRM_MS)
+        object.__setattr__(self, "confirm_ms", confirm_ms)
         object.__setattr__(self, "keep_ms", keep_ms)
         object.__setattr__(self, "lease_ms", lease_ms)
         object.__setattr__(self, "max_delay_ms", to_ms(self.max_delay, "max_delay"))
@@ -122,3 +140,10 @@ class StreamOptions:
             raise ConfigurationError(f"keep_last must be a whole number >= 0, or None, not {self.keep_last!r}")
         if self.retention == "delete" and (self.keep_for, self.keep_last) != (None, None):
             raise ConfigurationError("keep_for and keep_last need retention='keep': with 'delete' nothing is kept")
+
+
+def check_durability(value: Durability) -> Durability:
+    """Return it, or raise ConfigurationError."""
+    if value not in get_args(Durability):
+        raise ConfigurationError(f"durability must be 'accepted', 'replicated' or 'fsynced', not {value!r:.80}")
+    return value

@@ -39,7 +39,7 @@ from streamq.effects import Effects
 from streamq.errors import ConfigurationError, LeaseLostError
 from streamq.keys import Keys, check_flag, check_name, is_whole
 from streamq.messages import Added, DeadLetter, Job, Reclaimed, Redriven, Result, ScheduledJob, Snapshot
-from streamq.options import GroupStart, StreamOptions
+from streamq.options import Durability, GroupStart, StreamOptions, check_durability
 from streamq.snapshots import FoundJob, FullSnapshot
 
 T = TypeVar("T")
@@ -117,6 +117,7 @@ class Stream(Generic[T]):
         replace: bool = False,
         retry: Backoff | None = None,
         headers: Mapping[str, str] | None = None,
+        durability: Durability | None = None,
     ) -> Added:
         """Add a job: when this returns, its entry is in the stream, or with `delay` or `at` it waits for its time.
 
@@ -134,6 +135,7 @@ class Stream(Generic[T]):
                 all its attempts anew. One that is ready, pending or done stays as it is.
             retry: A retry policy of its own, in place of the stream's.
             headers: Text that travels with the job, such as a trace ID.
+            durability: In place of the stream's; see `StreamOptions`.
 
         Returns:
             The job's ID, its entry ID, whether it was created (or replaced), and its state.
@@ -143,16 +145,18 @@ class Stream(Generic[T]):
             ConfigurationError: The job ID, the delay or the time is not valid or too far ahead, or the stream's key holds
                 something else. Nothing was written.
             ConnectionLostError: With `maybe_executed` the job may have been added: with a `job_id`, add it again.
+            NotDurableError: It was added, but not `replicated` or `fsynced` in time; ``partial`` is the answer.
             QueueFullError: `max_ready` jobs wait already. Nothing was written.
             ServerError: The server refused, for example for lack of memory. Nothing was written.
 
-        Round trips: 1 (a first call 2 more with `groups`, and 2 with `job_id`, `max_ready` or a time). Atomic: yes (XADD, or
-        a script with any of those). Server: Redis 6.2, Valkey.
+        Round trips: 1 (a first call 2 more with `groups`, 2 with `job_id`, `max_ready` or a time, and 1 with `durability`).
+        Atomic: yes (XADD, or a script with any of those). Server: Redis 6.2, Valkey.
         """
         due = when(delay, at, most_ms=self.options.max_delay_ms)
-        terms = Terms(headers, retry, replace)
+        terms = Terms(headers, retry, replace, self._durability(durability))
         plan = enqueue.add(self._spec, payload, job_id=job_id, due=due, new_id=draw_id, terms=terms)
-        return self._run_behind(plan, *self._openings(by_script=job_id is not None, waits=due is not None or replace))
+        first = self._openings(terms, by_script=job_id is not None, waits=due is not None or replace)
+        return self._run_behind(plan, *first)
 
     def add_many(
         self,
@@ -162,6 +166,7 @@ class Stream(Generic[T]):
         delay: float | timedelta | Callable[[T], float | timedelta] | None = None,
         retry: Backoff | None = None,
         headers: Mapping[str, str] | None = None,
+        durability: Durability | None = None,
     ) -> int:
         """Add jobs from any iterable, in writes of up to 500 jobs or 1 MiB, so memory stays bounded.
 
@@ -171,6 +176,7 @@ class Stream(Generic[T]):
             delay: Seconds until they are due, the same for all or given by each payload; see `add`.
             retry: The same for all; see `add`.
             headers: The same for all.
+            durability: The same for all; see `add`.
 
         Returns:
             How many were added; known job IDs do not count.
@@ -178,19 +184,22 @@ class Stream(Generic[T]):
         Raises:
             JobEncodingError: A payload cannot be stored; the message says which. Those before it were added.
             QueueFullError: The stream filled up on the way. The first ``added`` new jobs were added, none behind them.
+            NotDurableError: A write was not `replicated` or `fsynced` in time; no more were added behind it.
             StreamqError: As of `add`. Every error carries ``added``: jobs known to be added before it.
 
         Round trips: 1 per 500 jobs. Atomic: each job by itself; with `job_id` or `max_ready` each write (a script).
         """
+        terms = Terms(headers, retry, durability=self._durability(durability))
         plan = enqueue.add_many(
             self._spec,
             payloads,
             job_id=job_id,
             due=_each_due(delay, self.options.max_delay_ms),
             new_id=draw_id,
-            terms=Terms(headers, retry),
+            terms=terms,
         )
-        return self._run_behind(plan, *self._openings(by_script=job_id is not None, waits=delay is not None))
+        first = self._openings(terms, by_script=job_id is not None, waits=delay is not None)
+        return self._run_behind(plan, *first)
 
     def read(self, consumer: str, *, count: int = 1, block: float | timedelta | None = None) -> list[Job[T]]:
         """Take up to `count` new jobs: when this returns, they are pending under `consumer` and its lease runs.
@@ -567,12 +576,18 @@ class Stream(Generic[T]):
         now = time.monotonic()
         return now if now - self._unpaused_at >= PAUSE_SEEN_S else None
 
-    def _openings(self, *, by_script: bool, waits: bool) -> tuple[opening.Opening[T], ...]:
+    def _durability(self, chosen: Durability | None) -> Durability:
+        return self.options.durability if chosen is None else check_durability(chosen)
+
+    def _openings(self, terms: Terms, *, by_script: bool, waits: bool) -> list[opening.Opening[T]]:
+        first: list[opening.Opening[T]] = [opening.producer]
         if waits:
-            return opening.producer, opening.scheduler
-        if by_script or self.options.max_ready is not None:
-            return opening.producer, opening.remembering_producer
-        return (opening.producer,)
+            first.append(opening.scheduler)
+        elif by_script or self.options.max_ready is not None:
+            first.append(opening.remembering_producer)
+        if terms.durability != "accepted":
+            first.append(opening.replicating if terms.durability == "replicated" else opening.fsyncing)
+        return first
 
     def _operate(self, plan: Plan[R]) -> R:
         """Run a plan whose scripts write more than once: a permission missing in their middle would leave half of it."""

@@ -152,6 +152,7 @@ class Cluster:
         self.node_timeout_s = node_timeout_s
         self._replicas = replicas
         self._primaries = primaries
+        self._lookers: list[redis.Redis] = []
         options = [
             *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
             *("--cluster-node-timeout", str(round(node_timeout_s * 1000)), "--cluster-announce-ip", "127.0.0.1"),
@@ -193,6 +194,8 @@ class Cluster:
 
     def close(self) -> None:
         """End all nodes and remove what they wrote."""
+        for client in self._lookers:
+            client.close()
         for node in self.nodes:
             node.close()
 
@@ -257,12 +260,18 @@ class Cluster:
 
     def remove(self, pattern: str) -> None:
         """Delete all keys of this pattern, from a cluster in which nobody has taken over."""
-        for node in self.nodes[: self._primaries]:
-            with redis.Redis(port=node.port, single_connection_client=True) as client:
-                pipe = client.pipeline(transaction=False)  # each by itself: they lie in many slots
-                for key in client.scan_iter(match=pattern, count=1000):
-                    pipe.unlink(key)
+        for client in self.lookers():
+            pipe = client.pipeline(transaction=False)  # each by itself: they lie in many slots
+            for key in client.scan_iter(match=pattern, count=1000):
+                pipe.unlink(key)
+            if len(pipe):
                 pipe.execute()
+
+    def lookers(self) -> list[redis.Redis]:
+        """A client of each node that began as a primary; made once, as most tests need them."""
+        if not self._lookers:
+            self._lookers = [_client_of(node) for node in self.nodes[: self._primaries]]
+        return self._lookers
 
     def client(self, **options: Any) -> RedisCluster:
         """A client of redis-py that finds the right node for each key: bytes, in the shape of RESP2."""
@@ -274,6 +283,12 @@ class Cluster:
     def logs(self) -> dict[int, str]:
         """What each node has written, by its port."""
         return {node.port: node.log.read_text(errors="replace") for node in self.nodes if node.log.exists()}
+
+    @property
+    def crossings(self) -> int:
+        """How many commands its nodes refused because their keys lie in several slots."""
+        stats = [node.info("errorstats").get("errorstat_CROSSSLOT", "count=0") for node in self._answering()]
+        return sum(int(stat.removeprefix("count=")) for stat in stats)
 
     # -- changing --
 
@@ -373,13 +388,14 @@ class Eyes(redis.Redis):
 
     def __init__(self, cluster: Cluster, home: Node) -> None:
         self._cluster = cluster
-        super().__init__(port=home.port, single_connection_client=True, protocol=2)
+        super().__init__(port=home.port, single_connection_client=True, protocol=2, driver_info=None)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         try:
             return super().execute_command(*args, **options)
         except redis.exceptions.MovedError as moved:
-            with redis.Redis(moved.host, moved.port, single_connection_client=True, protocol=2) as elsewhere:
+            there = next(node for node in self._cluster.nodes if node.port == moved.port)
+            with _client_of(there) as elsewhere:
                 return elsewhere.execute_command(*args, **options)
 
     def call(self, *args: Any) -> Any:
@@ -394,12 +410,15 @@ class Eyes(redis.Redis):
             return next(node for node in self._cluster.nodes if node.port == moved.port).call(*args)
 
     def scan_iter(self, match: Any = None, count: int | None = None, **options: Any) -> Iterator[bytes]:
-        for node in self._cluster.nodes[: self._cluster._primaries]:
-            with redis.Redis(port=node.port, single_connection_client=True, protocol=2) as client:
-                yield from client.scan_iter(match, count, **options)
+        for client in self._cluster.lookers():
+            yield from client.scan_iter(match, count, **options)
 
     def keys(self, pattern: Any = "*", **options: Any) -> list[bytes]:
         return list(self.scan_iter(pattern, 1000))
+
+
+def _client_of(node: Node) -> redis.Redis:
+    return redis.Redis(port=node.port, single_connection_client=True, protocol=2, driver_info=None)
 
 
 def slot_of(slot: int | str) -> int:

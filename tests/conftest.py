@@ -35,7 +35,7 @@ import servers
 
 from streamq.keys import Keys
 
-pytest_plugins = ["colours"]
+pytest_plugins = ["colours", "one_slot"]
 
 _ROW: Final = re.compile(r"[A-Z]+\d+b?")
 _CASE: Final = re.compile(r"C\d\d")
@@ -227,33 +227,52 @@ _ON_ONE: Final = {
 """Of the tests' own helpers, and of programs whose every request other tests try on all servers: the last one will do."""
 
 
-_ON_TWO: Final = {"worker", "telemetry"}
-"""Tests below these directories that cover no row of the acceptance list run on the oldest server and on Valkey. What differs
-between servers is shown by the tests of the contract; here it is processes and time that matter, and each takes seconds."""
+_FEWER: Final = {"worker": 2, "telemetry": 1}
+"""Tests below these directories that cover no row of the acceptance list run on so many servers: Valkey, and then the oldest.
+What differs between servers is shown by the tests of the contract; here it is processes and time that matter, and each takes
+seconds."""
 
 _ORDERS: Final = {"test_interleavings.py", "test_state_machine.py"}
 """What orders of requests do is the same wherever each request does the same. So these run where requests differ most, on
-the oldest server and on Valkey; crash points and pairs, on all, show that requests do the same."""
+the oldest server and on Valkey; crash points, on all, show that requests do the same."""
 
 
 def _is_repeated(item: pytest.Item, backends: Sequence[str]) -> bool:
-    """Whether a contract's test need not run: with asyncio on a server between the oldest and Valkey; where it covers no row,
-    on Valkey only. On clusters what covers neither a row nor a case of theirs, and on the last of them what is blocking, on the
-    others what is not.
+    """Whether a contract's test need not run with these parameters.
 
-    The facades are one text, and what differs between servers the blocking one shows on all of them.
+    The facades are one text, and what differs between servers the blocking one shows on all of them: so with asyncio each test
+    runs on Valkey, and on the oldest server if it covers a row. Without asyncio, what covers neither a row nor a case runs
+    on the oldest and on Valkey. What is ``slow`` runs on Valkey without asyncio; on the oldest, too, if it covers a row.
+
+    On clusters, what covers a row, or a case of theirs, and is not slow: on the first with the blocking facade, on the last with
+    the other.
     """
     call = getattr(item, "callspec", None)
-    if call is None or not _is_contained(item):
+    if call is None or "backend" not in call.params or not _is_contained(item):
         return False
-    name, is_async = call.params.get("backend", ""), call.params.get("colour") == "async"
-    alike = [other for other in backends if other.startswith(_CLUSTER) == name.startswith(_CLUSTER)]
+    name, is_async = call.params["backend"], call.params.get("colour") == "async"
+    alike = [other for other in backends if other.startswith(_CLUSTER) == name.startswith(_CLUSTER)] or [name]
+    first, last = alike[0], alike[-1]
+    wanted = {first, last} if _covers_a_row(item) else {last}
     if name.startswith(_CLUSTER):
-        return name != alike[-is_async] or not (_covers_a_row(item) or _concerns_clusters(item))
-    if not is_async or name not in alike:
+        is_wanted = _covers_a_row(item) or _concerns_clusters(item)
+        return not is_wanted or name != alike[-is_async] or item.get_closest_marker("slow") is not None
+    if is_async:
+        return item.get_closest_marker("slow") is not None or name not in wanted
+    if _chose_backends(item):
         return False
-    wanted = {alike[0], alike[-1]} if _covers_a_row(item) else {alike[-1]}
-    return name not in wanted
+    if item.get_closest_marker("slow"):
+        return name not in wanted
+    return not item.get_closest_marker("covers") and name not in {first, last}
+
+
+def _chose_backends(item: pytest.Item) -> bool:
+    return any("backend" in _names(mark) for mark in item.iter_markers("parametrize"))
+
+
+def _names(mark: pytest.Mark) -> list[str]:
+    names = mark.args[0] if mark.args else mark.kwargs["argnames"]
+    return names.replace(",", " ").split() if isinstance(names, str) else [*names]
 
 
 def _covers_a_row(item: pytest.Item) -> bool:
@@ -265,22 +284,25 @@ def _concerns_clusters(item: pytest.Item) -> bool:
     return any(_CLUSTER_CASES.intersection(mark.args) for mark in item.iter_markers("covers"))
 
 
+def _outermost(names: list[str], count: int) -> list[str]:
+    """The last one, or that and the first one, or all."""
+    return names if count >= len(names) else names[-1:] if count == 1 else [names[0], names[-1]]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" not in metafunc.fixturenames:
         return
-    for mark in metafunc.definition.iter_markers("parametrize"):
-        names = mark.args[0] if mark.args else mark.kwargs["argnames"]
-        if "backend" in (names.replace(",", " ").split() if isinstance(names, str) else names):
-            return  # the test has chosen by itself
+    if _chose_backends(metafunc.definition):
+        return
     backends = metafunc.config.stash[_CHOICE].backends
     contained = _is_contained(metafunc.definition)
     names = [name for name, way in backends.items() if way.place(contained=contained)] or [_NO_BACKEND]
     if metafunc.definition.path.name in _ON_ONE:
         names = names[-1:]
-    elif metafunc.definition.path.name in _ORDERS or (
-        metafunc.definition.path.parent.name in _ON_TWO and not _covers_a_row(metafunc.definition)
-    ):
-        names = sorted({names[0], names[-1]}, key=names.index)
+    elif metafunc.definition.path.name in _ORDERS:
+        names = _outermost(names, 2)
+    elif not _covers_a_row(metafunc.definition):
+        names = _outermost(names, _FEWER.get(metafunc.definition.path.parent.name, len(names)))
     # By session, so that pytest groups tests by server and runs one server at a time.
     metafunc.parametrize("backend", names, indirect=True, scope="session")
 
@@ -293,7 +315,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("full")]
         config.hook.pytest_deselected(items=full)
     choice = config.stash[_CHOICE]
-    if choice.backends:
+    if choice.backends and "full" not in config.option.markexpr:
         repeated = [item for item in items if _is_repeated(item, [*choice.backends])]
         kept = set(items).difference(repeated)
         items[:] = [item for item in items if item in kept]
@@ -362,12 +384,17 @@ def shared_process(backend: _Backend) -> Iterator[servers.Server]:
 
 
 @pytest.fixture(scope="session")
-def shared_cluster(backend: _Backend) -> Iterator[clusters.Cluster]:
+def shared_cluster(request: pytest.FixtureRequest, backend: _Backend) -> Iterator[clusters.Cluster]:
     """The cluster that tests of this backend share."""
     assert isinstance(backend.local, servers.Backend)
     # Nobody is to take over in it, however busy the machine is.
     with clusters.Cluster(backend.local, node_timeout_s=5.0) as running:
+        watch = request.config.pluginmanager.get_plugin("one_slot").WATCH
+        probes = watch.probes
         yield running
+        # All that crossed slots are the trials that the doctor made of it.
+        assert running.crossings == watch.probes - probes
+        assert not [port for port, log in running.logs.items() if "CROSSSLOT" in log]
 
 
 @pytest.fixture(scope="session")
@@ -441,7 +468,7 @@ def raw(request: pytest.FixtureRequest, redis_url: str) -> Iterator[redis.Redis]
     if isinstance(server, clusters.Cluster):
         opened = server.eyes(Keys(request.getfixturevalue("ns")).stream)
     else:
-        opened = redis.Redis.from_url(redis_url, single_connection_client=True, protocol=2)
+        opened = redis.Redis.from_url(redis_url, single_connection_client=True, driver_info=None, protocol=2)
     with opened as client:
         yield client
 
@@ -456,7 +483,7 @@ def ns(request: pytest.FixtureRequest) -> Iterator[str]:
     if isinstance(server, clusters.Cluster):
         server.remove(f"*{prefix}*")
     elif server is not None:
-        with redis.Redis.from_url(server.url, single_connection_client=True) as client:
+        with redis.Redis.from_url(server.url, single_connection_client=True, driver_info=None) as client:
             keys = list(client.scan_iter(match=f"*{prefix}*", count=1000))
             for start in range(0, len(keys), 1000):
                 client.unlink(*keys[start : start + 1000])

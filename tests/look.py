@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -229,12 +228,3 @@ def kind_of_client(kind: type[redis.Redis | redis.asyncio.Redis], url: str) -> C
         return partial(kind.from_url, url)
     kind = redis.RedisCluster if kind is redis.Redis else redis.asyncio.RedisCluster
     return partial(kind.from_url, f"redis://{url.partition('://')[2].partition(',')[0]}")
-
-
-def until(condition: Callable[[], Any], *, timeout: float = 20.0) -> Any:
-    """Wait until `condition` gives something true, and return that."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.01)
-    return value

@@ -9,7 +9,8 @@ import pytest
 import redis
 import sentinels
 import servers
-from look import until
+from test_servers import SERVED, UNIT, run_pytest
+from waiting import until
 
 TAG = "{moved}"
 
@@ -43,6 +44,10 @@ def test_a_cluster_is_three_primaries_with_a_replica_each(cluster):
         for n in range(9):
             client.set(f"k{n}", n)
         assert [client.get(f"k{n}") for n in range(9)] == [b"%d" % n for n in range(9)]
+    before = cluster.crossings
+    with pytest.raises(redis.exceptions.ClusterCrossSlotError):
+        cluster.nodes[0].call("MGET", "{a}", "{b}")
+    assert cluster.crossings == before + 1
     for node in cluster.nodes:
         assert node.port + 10_000 < 32_768
         assert node.info("cluster")["cluster_state"] == "ok"
@@ -141,3 +146,49 @@ def test_sentinels_put_a_replica_into_the_place_of_the_primary(backend):
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+# --- choosing clusters for a run ------------------------------------------------------------
+
+
+@pytest.mark.covers("T1")
+def test_a_cluster_that_is_required_and_missing_fails_the_run(tmp_path):
+    result = run_pytest(tmp_path, UNIT, STREAMQ_REQUIRE="cluster-redis-9.9")
+    assert result.returncode not in (0, 5)
+    assert "STREAMQ_REQUIRE names cluster-redis-9.9, which was not found" in result.stderr
+
+
+@pytest.mark.covers("T1")
+def test_a_run_without_tests_fails_when_a_cluster_is_required(tmp_path, backend):
+    if not isinstance(backend.local, servers.Backend):
+        pytest.skip("needs processes of its own")
+    own = f"cluster-{backend.name}"
+    result = run_pytest(tmp_path, SERVED, "-k", "no_such_test", STREAMQ_TEST_ONLY=own, STREAMQ_REQUIRE=own)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "a run that executed no test fails" in result.stdout
+
+
+@pytest.mark.covers("T1")
+def test_a_cluster_that_stops_fails_the_run(tmp_path, backend):
+    if not isinstance(backend.local, servers.Backend):
+        pytest.skip("needs processes of its own")
+    source = (
+        """
+import pytest
+pytestmark = pytest.mark.covers("T1")
+"""
+        + SERVED
+        + """
+def test_stopped(server):
+    for node in server.nodes:
+        node.kill()
+
+def test_after_that(server): server.nodes[0].call("PING")
+"""
+    )
+    own = f"cluster-{backend.name}"
+    result = run_pytest(tmp_path, source, below="api", STREAMQ_TEST_ONLY=own, STREAMQ_REQUIRE=own)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert f"server: {own}: tests/api: six of local {backend.local.version}" in result.stdout
+    assert "FAILED api/test_tiny.py::test_after_that" in result.stdout
+    assert "2 passed" in result.stdout

@@ -248,7 +248,11 @@ class AsyncDriver:
         commands = next(steps)
         wait_ms = request.wait_ms if isinstance(request, Command) else 0
         while True:
-            replies = await self._server.exchange(commands, wait_ms=wait_ms)
+            try:
+                replies = await self._server.exchange(commands, wait_ms=wait_ms)
+            except StreamqError as error:
+                steps.throw(error)
+                raise
             try:
                 commands = steps.send(replies)
             except StopIteration as stop:

@@ -163,6 +163,16 @@ class BlockingDriver:
     def __init__(self, server: Connections) -> None:
         self._server = server
 
+    @property
+    def servers(self) -> tuple[Address, ...]:
+        """Where there are several: all that are known by now."""
+        return ()
+
+    def whereabouts(self, slot: int) -> str:
+        """Where there are several: which of them holds a slot, as far as is known by now."""
+        del slot
+        return ""
+
     def run(self, plan: Plan[T]) -> T:
         """Run `plan` to its end and return its result."""
         try:
@@ -188,7 +198,11 @@ class BlockingDriver:
         steps = exchange(request)
         commands = next(steps)
         while True:
-            replies = self._server.exchange(commands)
+            try:
+                replies = self._server.exchange(commands)
+            except StreamqError as error:
+                steps.throw(error)
+                raise
             try:
                 commands = steps.send(replies)
             except StopIteration as stop:
@@ -210,6 +224,15 @@ class RoutedBlockingDriver(BlockingDriver):
         self._make = server
         self._patience_s = patience_s
         self._servers: dict[tuple[Address, bool], Connections] = {}
+
+    @property
+    def servers(self) -> tuple[Address, ...]:
+        """All that are known by now."""
+        return self._book.servers()
+
+    def whereabouts(self, slot: int) -> str:
+        """Which server holds a slot, as far as is known by now."""
+        return str(self._book.find(slot) or "")
 
     def close(self) -> None:
         """Close the idle connections. A later `run` makes new ones."""

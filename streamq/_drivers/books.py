@@ -38,6 +38,9 @@ class Book(Protocol):
     def primaries(self) -> tuple[Address, ...]:
         """All servers that hold keys, in an order of their own."""
 
+    def servers(self) -> tuple[Address, ...]:
+        """Those, and the replicas that are known."""
+
     def may_look(self, now: float) -> bool:
         """Whether nobody has asked just now. Who is told so has to."""
 
@@ -133,6 +136,9 @@ class ClusterBook(_Asked):
     def primaries(self) -> tuple[Address, ...]:
         return self._table.primaries if self._table else ()
 
+    def servers(self) -> tuple[Address, ...]:
+        return self._table.nodes if self._table else ()
+
     def moved(self, slot: int, to: Address) -> None:
         if self._table is not None:
             self._table.moved(slot, to)
@@ -205,6 +211,9 @@ class SentinelBook(_Asked):
 
     def primaries(self) -> tuple[Address, ...]:
         return (self._master,) if self._master else ()
+
+    def servers(self) -> tuple[Address, ...]:
+        return self.primaries()
 
     def moved(self, slot: int, to: Address) -> None:
         """Nothing: such a server moves no slots."""

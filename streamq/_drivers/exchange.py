@@ -1,7 +1,7 @@
 """What both drivers share: a request on the wire, its replies, and the server's errors in our words.
 
 `exchange` is a generator like a plan: it yields lists of commands to send in one write, and gets the list of their
-replies. So a driver only has to send and to receive.
+replies, or the error thrown in that there was instead. So a driver only has to send and to receive.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 import hiredis
 import redis.exceptions as failures
 
-from streamq._requests import Arg, Command, Pipeline, Reply, Request, Script, Transaction
+from streamq._requests import Arg, Command, Confirmed, Pipeline, Reply, Request, Script, Transaction
 from streamq._scripts import source
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, ServerTooOldError, StreamqError
 
@@ -46,6 +46,8 @@ def exchange(request: Request) -> Exchange:
             return (yield from _pipeline(parts))
         case Transaction(parts):
             return (yield from _transaction(parts))
+        case Confirmed(write, wait):
+            return (yield from _confirmed(write, wait))
 
 
 def _pipeline(parts: Sequence[Command[Any] | Script[Any]]) -> Exchange:
@@ -55,7 +57,11 @@ def _pipeline(parts: Sequence[Command[Any] | Script[Any]]) -> Exchange:
         again = [at for at, reply in enumerate(replies) if isinstance(reply, failures.NoScriptError)]
         if not again:
             break
-        for at, reply in zip(again, (yield form([parts[at] for at in again])), strict=True):
+        try:
+            answers = yield form([parts[at] for at in again])
+        except ConnectionLostError as error:
+            raise ConnectionLostError(f"{error}; a part of the request was run", maybe_executed=True) from error
+        for at, reply in zip(again, answers, strict=True):
             replies[at] = reply
     return [_element(reply, part.keys) for reply, part in zip(replies, parts, strict=True)]
 
@@ -74,6 +80,22 @@ def _transaction(parts: Sequence[Command[Any] | Script[Any]]) -> Exchange:
     if done is None:
         raise ServerError("the transaction was aborted by the server; nothing was done", code="EXECABORT")
     return [_element(reply, part.keys) for reply, part in zip(done, parts, strict=True)]
+
+
+def _confirmed(write: Request, wait: Wire) -> Exchange:
+    steps = exchange(write)
+    commands = next(steps)
+    while True:
+        # Behind each try: the one that counts is behind the one that was not refused.
+        try:
+            *replies, answer = yield [*commands, wait]
+        except ConnectionLostError as error:
+            steps.throw(error)
+            raise
+        try:
+            commands = steps.send(replies)
+        except StopIteration as stop:
+            return stop.value, _element(answer, ())
 
 
 def _load_first(parts: Sequence[Command[Any] | Script[Any]]) -> list[Wire]:

@@ -14,18 +14,17 @@ transaction as a whole, or not at all.
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias, TypeGuard
+from collections.abc import Callable
+from typing import Any, Final, TypeGuard
 
 import redis.exceptions as failures
 
 from streamq._drivers.books import Book
-from streamq._drivers.exchange import Wire, code_of, exchange
-from streamq._drivers.exchange import refused as refused_by
+from streamq._drivers.exchange import exchange
+from streamq._drivers.parcel import WAITS, Parcel
 from streamq._drivers.slots import known
 from streamq._drivers.steps import Address, Drop, Send, Sleep, Steps
-from streamq._requests import Command, Pipeline, Reply, Request, Transaction
+from streamq._requests import Command, Confirmed, Pipeline, Reply, Request, Transaction
 from streamq.errors import ConnectionLostError, ServerError, StreamqError
 from streamq.keys import slot_of
 
@@ -43,13 +42,8 @@ SILENCE_S: Final = 1.0
 LONGEST_WAIT_S: Final = 0.5
 """Between tries: short enough that nobody sees much more of an outage than there is of it."""
 
-_REDIRECTS: Final = frozenset({"MOVED", "ASK"})
-WAITS: Final = frozenset({"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "UNBLOCKED"})
 _ELSEWHERE: Final = frozenset({"CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "UNBLOCKED"})
 """Said by servers that others may have replaced."""
-
-# EXECABORT Transaction discarded because of: READONLY You can't write against a read only replica.
-_BECAUSE: Final = re.compile(r"because of: -?([A-Z]{2,})\b")
 
 
 def travel(
@@ -104,17 +98,25 @@ class _Journey:
     # Requests of more than one server
 
     def _split(self, request: Pipeline[Any]) -> Steps[Reply]:
-        """A pipeline's elements slot by slot, in their order; nearly always it is one slot."""
+        """A pipeline's elements slot by slot, in their order; nearly always it is one slot.
+
+        Of several, those that cannot be reached fail by themselves.
+        """
         parts = request.requests
         slots = [-1 - at if _is_scan(part) else _slot(part) for at, part in enumerate(parts)]  # a SCAN goes alone
         replies: list[Reply] = [None] * len(slots)
         for slot in dict.fromkeys(slots):
             some = [at for at, each in enumerate(slots) if each == slot]
             first = parts[some[0]]
-            if _is_scan(first):
-                answers = yield from self._scan(first)
-            else:
-                answers = yield from self._carry(Pipeline(tuple(parts[at] for at in some)), slot)
+            try:
+                if _is_scan(first):
+                    answers = yield from self._scan(first)
+                else:
+                    answers = yield from self._carry(Pipeline(tuple(parts[at] for at in some)), slot)
+            except ConnectionLostError as error:
+                if len(some) == len(parts):
+                    raise
+                answers = [error] * len(some)
             for at, reply in zip(some, answers, strict=True):
                 replies[at] = reply
         return replies
@@ -148,48 +150,41 @@ class _Journey:
         """A request to who holds `slot`, or to the server `fixed` as long as there is one."""
         steps = exchange(request)
         commands = next(steps)
-        is_whole = isinstance(request, Transaction)
-        wait_ms = request.wait_ms if isinstance(request, Command) else 0
+        write = request.request if isinstance(request, Confirmed) else request
+        wait_ms = write.wait_ms if isinstance(write, Command) else 0
         while True:
-            replies = yield from self._deliver(commands, slot, fixed, is_whole=is_whole, wait_ms=wait_ms)
+            parcel = Parcel(
+                commands, is_whole=isinstance(write, Transaction), is_confirmed=isinstance(request, Confirmed)
+            )
             try:
-                commands = steps.send(replies)
+                yield from self._deliver(parcel, slot, fixed, wait_ms)
+            except StreamqError as error:
+                steps.throw(error)
+                raise
+            try:
+                commands = steps.send(parcel.replies())
             except StopIteration as stop:
                 return stop.value
 
-    def _deliver(
-        self, commands: list[Wire], slot: int | None, fixed: Address | None, *, is_whole: bool, wait_ms: int
-    ) -> Steps[list[Reply]]:
-        """Replies to `commands`, each sent until it was not refused, or the patience is over."""
-        replies: list[Reply] = [None] * len(commands)
-        open_ones = batch = list(range(len(commands)))
-        asking: Address | None = None
+    def _deliver(self, parcel: Parcel, slot: int | None, fixed: Address | None, wait_ms: int) -> Steps[None]:
+        """Send commands until none is refused, or the patience is over."""
         hops = 0
         while True:
-            to = asking or (yield from self._find(slot, fixed))
-            sent = [commands[at] for at in batch]
-            outcome = yield Send(to, _asking(sent, is_whole=is_whole) if asking else sent, wait_ms)
+            to = parcel.asking or (yield from self._find(slot, fixed))
+            outcome = yield Send(to, parcel.packed(), wait_ms)
             if not isinstance(outcome, list):
-                yield from self._failed(to, outcome)
-                asking, batch = None, open_ones
+                yield from self._failed(to, outcome, parcel)
                 continue
             self._book.trust(to)
-            answers = _answered(outcome, is_whole=is_whole) if asking else outcome
-            for at, reply in zip(batch, answers, strict=True):
-                replies[at] = reply
-            refused = _refused_whole(replies) if is_whole else _refused(replies, open_ones)
-            if not refused:
-                return replies
-            open_ones = batch = [at for at, _, _ in refused]
-            _, code, error = refused[0]
-            asking = None
-            if isinstance(error, failures.AskError):
+            refusals = parcel.take(outcome)
+            if not refusals:
+                return
+            _, code, error = refusals[0]
+            if isinstance(error, failures.AskError):  # MOVED is one, too
                 hops += 1
                 where = self._book.remap(known(error.host, error.port, to))
                 if code == "ASK":
-                    # What others were told goes after it, each as it was told.
-                    asking = where
-                    batch = [at for at, _, other in refused if str(other) == str(error)] if not is_whole else batch
+                    parcel.ask(where, refusals)
                 else:
                     yield from self._moved(error.slot_id, where)
                 if hops <= HOPS:
@@ -198,7 +193,7 @@ class _Journey:
                 self._book.doubt(to)
                 yield Drop(to)
             if not (yield from self._pause()):
-                return replies
+                return
 
     def _moved(self, slot: int, to: Address) -> Steps[None]:
         self._book.moved(slot, to)
@@ -206,16 +201,20 @@ class _Journey:
         if self._book.may_look(self._now()):
             yield from self._book.look(to)
 
-    def _failed(self, to: Address, error: StreamqError | None) -> Steps[None]:
+    def _failed(self, to: Address, error: StreamqError | None, parcel: Parcel) -> Steps[None]:
         """A server did not answer: wait if that is harmless, else say so."""
         assert error is not None  # noqa: S101  # of Send
-        if not isinstance(error, ConnectionLostError) and not (isinstance(error, ServerError) and error.code in WAITS):
+        is_lost = isinstance(error, ConnectionLostError)
+        if not is_lost and not (isinstance(error, ServerError) and error.code in WAITS):
             raise error
-        self._book.doubt(to, is_silent=isinstance(error, ConnectionLostError))
+        self._book.doubt(to, is_silent=is_lost)
         yield Drop(to)
+        parcel.turn_back()
         if isinstance(error, ConnectionLostError) and error.maybe_executed:
             raise error
         if not (yield from self._pause()):
+            if parcel.is_begun:
+                raise ConnectionLostError(f"{error}; a part of the request was run", maybe_executed=True) from error
             raise error
 
     def _find(self, slot: int | None, fixed: Address | None = None) -> Steps[Address]:
@@ -253,57 +252,10 @@ class _GoneError(Exception):
 
 def _slot(request: Request) -> int | None:
     """Where a request's keys lie: all of one request lie in one slot. None without keys."""
-    first = request.requests[0] if isinstance(request, Transaction) else request
-    return slot_of(first.keys[0]) if first.keys else None  # type: ignore[union-attr]  # no Pipeline comes here
+    write = request.request if isinstance(request, Confirmed) else request
+    first = write.requests[0] if isinstance(write, Transaction | Pipeline) else write
+    return slot_of(first.keys[0]) if first.keys else None
 
 
 def _is_scan(request: Request) -> TypeGuard[Command[Any]]:
     return isinstance(request, Command) and request.args[0] == "SCAN" and not request.keys
-
-
-def _asking(commands: Sequence[Wire], *, is_whole: bool) -> list[Wire]:
-    """ASKING holds for one command, or for all of the transaction that it stands before."""
-    if is_whole:
-        return [("ASKING",), *commands]
-    return [each for command in commands for each in (("ASKING",), command)]
-
-
-def _answered(replies: list[Reply], *, is_whole: bool) -> list[Reply]:
-    """Replies to what went with ASKING."""
-    said, answers = (replies[:1], replies[1:]) if is_whole else (replies[::2], replies[1::2])
-    for reply in said:
-        if isinstance(reply, failures.ResponseError) and code_of(reply)[0] not in WAITS:
-            raise refused_by(reply, ())  # as who may not run it; else we would be sent to and fro
-    return answers
-
-
-_Refusal: TypeAlias = "tuple[int, str, Exception]"
-"""Its place, its code, and the server's words."""
-
-
-def _refused(replies: Sequence[Reply], places: Sequence[int]) -> list[_Refusal]:
-    """Those of `places` where a command was not run, and may be run elsewhere or later."""
-    found = []
-    for at in places:
-        reply = replies[at]
-        if isinstance(reply, Exception):
-            code, _ = code_of(reply)
-            if code in WAITS or code in _REDIRECTS:
-                found.append((at, code, reply))
-    return found
-
-
-def _refused_whole(replies: Sequence[Reply]) -> list[_Refusal]:
-    """All places of a transaction if it was not run, and may be run elsewhere or later."""
-    begun, *queued, done = replies
-    if not isinstance(done, Exception):
-        return []
-    if isinstance(begun, Exception) and len(_refused(queued, range(len(queued)))) < len(queued):
-        return []  # no transaction was opened, and some of it was run by itself
-    causes = [reply for reply in (begun, *queued, done) if isinstance(reply, Exception)]
-    code, _ = code_of(causes[0])
-    if code == "EXECABORT" and (because := _BECAUSE.search(str(causes[0]))):
-        code = because[1]
-    if code not in WAITS and code not in _REDIRECTS:
-        return []
-    return [(at, code, causes[0]) for at in range(len(replies))]

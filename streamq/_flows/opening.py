@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, TypeVar
 
+from streamq import _durability
 from streamq._ops import access, groups, registry
 from streamq._requests import Plan
 from streamq._spec import Spec
@@ -59,6 +60,16 @@ def scheduler(spec: Spec[T]) -> Plan[None]:
     """
     yield from access.check(spec, access.SCHEDULER)
     yield from registry.note(spec.keys)
+
+
+def replicating(spec: Spec[T]) -> Plan[None]:
+    """For who waits for replicas. One request."""
+    yield from _durability.check(spec, "replicated")
+
+
+def fsyncing(spec: Spec[T]) -> Plan[None]:
+    """For who waits for the disk. One request."""
+    yield from _durability.check(spec, "fsynced")
 
 
 def operator(spec: Spec[T]) -> Plan[None]:

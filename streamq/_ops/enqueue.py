@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from streamq import _scripts, _scripts_timers
+from streamq._durability import confirmed
 from streamq._requests import Arg, Command, Pipeline, Plan, ask, ask_each
 from streamq._scripts import NewJob
 from streamq._scripts_timers import When, too_far
@@ -15,6 +16,7 @@ from streamq.backoff import Backoff
 from streamq.errors import ConfigurationError, QueueFullError, StreamqError
 from streamq.keys import check_flag, check_id
 from streamq.messages import Added, JobIdKind
+from streamq.options import Durability
 
 T = TypeVar("T")
 
@@ -33,6 +35,8 @@ class Terms(NamedTuple):
     headers: Mapping[str, str] | None = None
     retry: Backoff | None = None
     replace: bool = False
+    durability: Durability | None = None
+    """None is the stream's."""
 
 
 _USUAL = Terms()
@@ -51,12 +55,12 @@ def add(
     if check_flag(terms.replace, "replace") and job_id is None:
         raise ConfigurationError("replace=True needs a job_id: it says which job is to be replaced")
     job = _job(spec, payload, job_id, _wait(due, terms), new_id=new_id, terms=terms)
-    if isinstance(job, NewJob) and _plain(spec, job):
-        return (yield from ask(_xadd(spec, job)))
-    [answer] = yield from _add_chunk(spec, [job])
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    how = terms.durability or spec.options.durability
+    added, lacking = yield from confirmed(_add_one(spec, job), spec.options, how)
+    if lacking is not None:
+        lacking.partial = added
+        raise lacking
+    return added
 
 
 def add_many(
@@ -74,14 +78,17 @@ def add_many(
         chosen = None if job_id is None else job_id(payload)
         return _job(spec, payload, chosen, None if due is None else due(payload), new_id=new_id, terms=terms)
 
+    how = terms.durability or spec.options.durability
     added = 0
     try:
         for chunk in _chunks(payloads, make):
-            answers = yield from _add_chunk(spec, chunk)
+            answers, lacking = yield from confirmed(_add_chunk(spec, chunk), spec.options, how)
             added += sum(isinstance(answer, Added) and answer.created for answer in answers)
             for answer in answers:
                 if isinstance(answer, Exception):
                     raise answer
+            if lacking is not None:
+                raise lacking
     except StreamqError as error:
         error.added = added
         raise
@@ -99,7 +106,14 @@ def add_each(
     """Add a chunk of jobs, payloads with their IDs, in one write; of each what came of it, in order."""
     wait = _wait(due, terms)
     chunk = [_job(spec, payload, job_id, wait, new_id=new_id, terms=terms) for payload, job_id in jobs]
-    return (yield from _add_chunk(spec, chunk)) if chunk else []
+    if not chunk:
+        return []
+    how = terms.durability or spec.options.durability
+    answers, lacking = yield from confirmed(_add_chunk(spec, chunk), spec.options, how)
+    if lacking is not None:
+        lacking.partial = answers
+        raise lacking
+    return answers
 
 
 def _wait(due: When | None, terms: Terms) -> When | None:
@@ -107,6 +121,15 @@ def _wait(due: When | None, terms: Terms) -> When | None:
     if terms.replace:
         return _NOW if due is None else due
     return None if due == _NOW else due
+
+
+def _add_one(spec: Spec[T], job: NewJob | _Timed) -> Plan[Added]:
+    if isinstance(job, NewJob) and _plain(spec, job):
+        return (yield from ask(_xadd(spec, job)))
+    [answer] = yield from _add_chunk(spec, [job])
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _add_chunk(spec: Spec[T], chunk: Sequence[NewJob | _Timed]) -> Plan[list[Added | Exception]]:

@@ -36,7 +36,7 @@ app.command(
 app.command(
     "inspect",
     rich_help_panel=manual.LOOK,
-    epilog=manual.examples("streamq inspect", "streamq inspect orders --json"),
+    epilog=manual.examples("streamq inspect", "streamq inspect orders --json", "streamq inspect --watch"),
 )(inspect.inspect)
 app.command(
     "doctor",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -41,26 +41,31 @@ def overview(found: Sequence[FullSnapshot]) -> Iterator[RenderableType]:
         _columns(table, "in/s>", "done/s>")
     _columns(table, "verdict")
     for one in found:
-        rates = (_rate(_entered(one)), _rate(_done(one))) if rated else ()
+        rates = (rate(entered(one)), rate(done(one))) if rated else ()
         table.add_row(
-            _name(one.name), ready(one), _age(_oldest(one)), f"{one.pending:,}", f"{one.scheduled:,}", f"{one.dead:,}",
+            _name(one.name), ready(one), age(oldest(one)), f"{one.pending:,}", f"{one.scheduled:,}", f"{one.dead:,}",
             f"{sum(group.live for group in one.groups.values()):,}", *rates, condition(one),
         )  # fmt: skip
     yield table
     yield BLANK
-    worst = [(one.name, finding) for one in found for finding in one.verdict if finding.severity != "note"]
-    for name, finding in worst[:FINDINGS]:
-        yield _finding(finding.severity, f"{name}: {finding.text}", finding.command)
-    if len(worst) > FINDINGS:
-        yield Text(f"... and {len(worst) - FINDINGS:,} more: streamq inspect NAME")
+    yield from worst(found)
+
+
+def worst(found: Iterable[FullSnapshot]) -> Iterator[RenderableType]:
+    """What is wrong with streams, but for notes."""
+    said = [(one.name, each) for one in found for each in one.verdict if each.severity != "note"]
+    for name, each in said[:FINDINGS]:
+        yield finding(each.severity, f"{name}: {each.text}", each.command)
+    if len(said) > FINDINGS:
+        yield Text(f"... and {len(said) - FINDINGS:,} more: streamq inspect NAME")
 
 
 def stream(found: FullSnapshot, *, payloads: bool = False) -> Iterator[RenderableType]:
     """One stream in depth."""
     where = "" if found.deployment is None else f" of deployment {found.deployment}"
     yield Text.assemble("stream ", (_line(found.name), "bold"), where, ": ", condition(found))
-    for finding in found.verdict:
-        yield _finding(finding.severity, finding.text, finding.command)
+    for said in found.verdict:
+        yield finding(said.severity, said.text, said.command)
     yield BLANK
     yield _pairs(_about(found))
     groups = [*found.groups.values()]
@@ -110,37 +115,42 @@ def job(found: FoundJob, *, payloads: bool = False) -> Iterator[RenderableType]:
 
 def condition(found: FullSnapshot) -> Text:
     """The worst severity, and the kinds of what was found."""
-    kinds = ", ".join(dict.fromkeys(finding.kind for finding in found.verdict))
+    kinds = ", ".join(dict.fromkeys(said.kind for said in found.verdict))
     return Text(f"{found.condition}: {kinds}" if kinds else found.condition, style=STYLES[found.condition])
 
 
-def ready(found: FullSnapshot | FullGroup) -> str:
+def ready(found: FullSnapshot | FullGroup, count: Callable[[int], str] = "{:,}".format) -> str:
     """A number, or the least that it is."""
     groups = found.groups.values() if isinstance(found, FullSnapshot) else (found,)
-    return f"{found.ready:,}" if all(group.exact for group in groups) else f">= {found.ready:,}"
+    return f"{'' if all(group.exact for group in groups) else '>= '}{count(found.ready)}"
 
 
-def _oldest(found: FullSnapshot) -> float | None:
+def oldest(found: FullSnapshot) -> float | None:
+    """Seconds that the first ready entry of any group has waited."""
     ages = [group.oldest_ready.age for group in found.groups.values() if group.oldest_ready is not None]
     return max((age for age in ages if age is not None), default=None)
 
 
-def _entered(found: FullSnapshot) -> float | None:
+def entered(found: FullSnapshot) -> float | None:
+    """Entries a second that came for all groups; None if it is not known of each."""
     rates = [None if group.rates is None else group.rates.entered for group in found.groups.values()]
     known = [rate for rate in rates if rate is not None]
     return sum(known) if known and len(known) == len(rates) else None
 
 
-def _done(found: FullSnapshot) -> float | None:
+def done(found: FullSnapshot) -> float | None:
+    """Jobs a second that were acknowledged in all groups."""
     rates = [group.rates.done for group in found.groups.values() if group.rates is not None]
     return sum(rates) if rates else None
 
 
-def _rate(value: float | None) -> str:
+def rate(value: float | None) -> str:
+    """How many a second, with a tenth where there are few."""
     return "-" if value is None else f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"  # noqa: PLR2004
 
 
-def _age(seconds: float | None) -> str:
+def age(seconds: float | None) -> str:
+    """Seconds in words."""
     return "-" if seconds is None else duration(seconds)
 
 
@@ -204,7 +214,8 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-def _finding(severity: Condition, text: str, command: str | None) -> RenderableType:
+def finding(severity: Condition, text: str, command: str | None) -> RenderableType:
+    """A sentence of a verdict, and below it what to type next."""
     sentence = Text.assemble((f"{severity}  ", STYLES[severity]), _line(text))
     if command is None:
         return sentence
@@ -212,7 +223,7 @@ def _finding(severity: Condition, text: str, command: str | None) -> RenderableT
 
 
 def _about(found: FullSnapshot) -> Iterator[tuple[str, str]]:
-    yield "ready", f"{ready(found)}, oldest {_age(_oldest(found))}"
+    yield "ready", f"{ready(found)}, oldest {age(oldest(found))}"
     yield "pending", f"{found.pending:,}"
     if found.scheduled:
         due = "" if found.next_due is None else f", the first {_until(found.next_due, found.at)}"
@@ -259,8 +270,8 @@ def _groups(groups: Sequence[FullGroup]) -> Iterator[RenderableType]:
     for one in groups:
         first, held = one.oldest_ready, one.oldest_pending
         table.add_row(
-            _name(one.name), ready(one), _age(None if first is None else first.age), f"{one.pending:,}",
-            _age(None if held is None else held.age), f"{one.live:,}", f"{one.done:,}", f"{one.retried:,}",
+            _name(one.name), ready(one), age(None if first is None else first.age), f"{one.pending:,}",
+            age(None if held is None else held.age), f"{one.live:,}", f"{one.done:,}", f"{one.retried:,}",
             f"{one.dead:,}",
         )  # fmt: skip
     yield BLANK
@@ -270,7 +281,7 @@ def _groups(groups: Sequence[FullGroup]) -> Iterator[RenderableType]:
         per_second = _table("per second", "in>", "done>", "retried>", "dead>")
         for name, rates in rated:
             values = (rates.entered, rates.done, rates.retried, rates.dead)
-            per_second.add_row(_name(name), *(_rate(value) for value in values))
+            per_second.add_row(_name(name), *(rate(value) for value in values))
         yield BLANK
         yield per_second
 
@@ -292,7 +303,7 @@ def _members(group: FullGroup) -> RenderableType:
     table.title_justify = "left"
     for one in group.members[:CONSUMERS]:
         alive = Text({True: "yes", False: "no", None: "?"}[one.alive], style="green" if one.alive else "yellow")
-        idle, inactive = _age(one.idle), _age(one.inactive)
+        idle, inactive = age(one.idle), age(one.inactive)
         table.add_row(_name(one.name), alive, f"{one.pending:,}", idle, inactive, _whereof(one))
     more = max(len(group.members), group.consumers) - CONSUMERS
     if more <= 0:

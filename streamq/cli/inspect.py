@@ -1,28 +1,29 @@
-"""``streamq inspect``: all streams at a glance, one in depth, or where a job is. Changes nothing."""
+"""``streamq inspect``: all streams at a glance, one in depth, or where a job is; once, or watched. Changes nothing."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from streamq._text import shown
 from streamq.cli.output import AsJson, Deployment, Url, fail, print_json
 from streamq.connection import settings_of
-from streamq.errors import ConfigurationError, ServerError
+from streamq.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from streamq._drivers.blocking import BlockingDriver
-    from streamq._spec import Spec
-    from streamq.snapshots import FullSnapshot
 
-PIPED_COLUMNS = 200
+PIPED_COLUMNS: Final = 200
 """Width where there is no terminal, and nobody says another (COLUMNS)."""
+
+EVERY_S, LEAST_EVERY_S, MOST_EVERY_S = 2.0, 0.5, 3_600.0
+"""Seconds between two looks of `--watch`: if nothing is said, and the bounds."""
 
 
 def inspect(
@@ -38,6 +39,12 @@ def inspect(
     show_payloads: Annotated[
         bool, typer.Option("--show-payloads", help="Show the beginning of the oldest ready payloads, or of the job's.")
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again and again, full screen; with --json a line for each look.")
+    ] = False,
+    every: Annotated[
+        float | None, typer.Option("--every", help=f"Seconds between two looks of --watch. [default: {EVERY_S:g}]")
+    ] = None,
     url: Url = None,
     deployment: Deployment = None,
     as_json: AsJson = False,
@@ -48,6 +55,13 @@ def inspect(
     Changes nothing, and needs no more than read commands. Exit status 1: a stream could not be looked at, or there is no
     such job.
     """
+    if watch:
+        others = {"--job": job is not None, "--interval": interval, "--show-payloads": show_payloads,
+                  "--prometheus": prometheus}  # fmt: skip
+        _refuse_with_watch(others)
+        raise typer.Exit(_watch(name, deployment, url, _seconds(every), as_json=as_json))
+    if every is not None:
+        raise ConfigurationError("--every needs --watch; --interval takes a second sample")
     if prometheus:
         from streamq.cli.prometheus import print_prometheus
 
@@ -66,12 +80,45 @@ def inspect(
         driver.close()
 
 
+def _refuse_with_watch(given: Mapping[str, object]) -> None:
+    for option, is_given in given.items():
+        if is_given:
+            raise ConfigurationError(f"--watch goes with --every, --json, --url and --deployment, not with {option}")
+
+
+def _seconds(every: float | None) -> float:
+    if every is None:
+        return EVERY_S
+    if not LEAST_EVERY_S <= every <= MOST_EVERY_S:
+        raise ConfigurationError(f"--every must be from {LEAST_EVERY_S:g} to {MOST_EVERY_S:g} seconds, not {every:g}")
+    return every
+
+
+def _watch(name: str | None, deployment: str | None, url: str | None, every: float, *, as_json: bool) -> int:
+    from functools import partial
+
+    from streamq.cli import looks
+
+    settings = settings_of(url)
+    plan = partial(looks.all_of, deployment) if name is None else partial(looks.alone, name, deployment)
+    if as_json:
+        from streamq.cli.live.feed import feed
+
+        feed(settings, plan, every=every, name=name)
+        return 0
+    from streamq.cli.live.watch import watch
+
+    where = settings.where + ("" if deployment is None else f", deployment {deployment}")
+    return watch(settings, plan, every=every, where=where, name=name)
+
+
 def _job(
     driver: BlockingDriver, name: str, deployment: str | None, job_id: str, *, payloads: bool, as_json: bool
 ) -> None:
     from streamq._ops import inspect
+    from streamq.cli import looks
 
-    found = driver.run(inspect.find(_spec(name, deployment), job_id, payloads=payloads))
+    found = driver.run(inspect.find(looks.spec(name, deployment), job_id, payloads=payloads))
     if as_json:
         print_json(found)
     else:
@@ -85,13 +132,12 @@ def _job(
 def _stream(
     driver: BlockingDriver, name: str, deployment: str | None, interval: float, *, payloads: bool, as_json: bool
 ) -> None:
-    from streamq._ops import inspect
+    from streamq.cli import looks
 
-    spec = _spec(name, deployment)
-    found = driver.run(inspect.full(spec, payloads=payloads))
+    found = driver.run(looks.one(name, deployment, payloads=payloads))
     if interval:
         time.sleep(interval)
-        found = driver.run(inspect.full(spec, payloads=payloads)).since(found)
+        found = driver.run(looks.one(name, deployment, payloads=payloads)).since(found)
     if as_json:
         print_json(found)
         return
@@ -101,52 +147,25 @@ def _stream(
 
 
 def _overview(driver: BlockingDriver, deployment: str | None, interval: float, *, as_json: bool) -> None:
-    from streamq._ops import registry
+    from streamq.cli import looks
 
-    names = driver.run(registry.names(deployment))
-    found, refused = _sample(driver, names, deployment)
-    if interval and found:
+    look = driver.run(looks.all_of(deployment))
+    if interval and look.found:
         time.sleep(interval)
-        earlier = {one.name: one for one in found}
-        found, refused = _sample(driver, names, deployment)
-        found = [one.since(earlier[one.name]) if one.name in earlier else one for one in found]
+        look = driver.run(looks.all_of(deployment)).since(look)
+    found = [*look.found.values()]
     if as_json:
         print_json(found)
     elif found:
         from streamq.cli import figures
 
         _print(figures.overview(found))
-    elif not refused:
+    elif not look.refused:
         typer.echo("no streams" + (f" in deployment {shown(deployment)}" if deployment else ""))
-    for name, why in refused.items():
+    for name, why in look.refused.items():
         fail(f"stream {name} cannot be looked at: {why}")
-    if refused:
+    if look.refused:
         raise typer.Exit(1)
-
-
-def _sample(
-    driver: BlockingDriver, names: Sequence[str], deployment: str | None
-) -> tuple[list[FullSnapshot], dict[str, str]]:
-    """The streams, and why others cannot be looked at: one of a wrong type hides no other."""
-    from streamq._ops import inspect
-
-    found, refused = [], {}
-    for name in names:
-        try:
-            found.append(driver.run(inspect.full(_spec(name, deployment))))
-        except (ConfigurationError, ServerError) as error:
-            refused[name] = str(error)
-    return found, refused
-
-
-def _spec(name: str, deployment: str | None) -> Spec[dict[str, Any]]:
-    from streamq._codec import EntryCodec
-    from streamq._spec import Spec
-    from streamq.keys import Keys
-    from streamq.options import StreamOptions
-
-    options = StreamOptions()
-    return Spec(Keys(name, deployment), options, EntryCodec(dict, options))
 
 
 def _print(parts: Iterable[RenderableType]) -> None:

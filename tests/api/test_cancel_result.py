@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import servers
 from look import Row, State
+from waiting import until
 
 from streamq import Backoff, ConfigurationError, ConnectionLostError, JobEncodingError, JobStateError
 
@@ -320,9 +321,9 @@ def test_after_its_time_an_id_and_its_result_are_forgotten(make_stream, raw):
     s.add({"n": 1}, job_id="k")
     s.commit(s.read("w")[0], "one")
     assert s.result("k") == s.result("k")
-    look.until(lambda: s.result("k").state == "unknown")
+    until(lambda: s.result("k").state == "unknown")
     assert s.result("k").value is None
-    look.until(lambda: s.add({"n": 2}, job_id="k").created)
+    until(lambda: s.add({"n": 2}, job_id="k").created)
     assert s.read("w")[0].payload == {"n": 2}
 
 

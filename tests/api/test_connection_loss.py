@@ -18,6 +18,7 @@ import redis
 import servers
 from colours import open_stream
 from look import Row, State
+from waiting import until
 
 from streamq import AsyncStream, Backoff, ConnectionLostError, Effects, LeaseLostError, Stream, connection
 from streamq._scripts import source
@@ -76,7 +77,7 @@ def test_a_dead_letter_never_arrives(make_stream, raw, proxy):
     with pytest.raises(ConnectionLostError) as caught:
         s.reclaim("w2")
     assert caught.value.maybe_executed is True
-    look.until(lambda: look.pending(raw, s) == {entry_id: Row("w2", 5)})
+    until(lambda: look.pending(raw, s) == {entry_id: Row("w2", 5)})
     assert s.reclaim("w3", min_idle=0).dead == [entry_id]
     assert look.state(raw, s) == State(dead=[(entry_id, "deliveries")], counters={"dead:workers": 1})
 
@@ -188,6 +189,7 @@ def test_the_reply_of_a_read_is_lost(make_stream, raw, proxy):
     assert [job.entry_id for job in s.reclaim("w", min_idle=0).claimed] == ids
 
 
+@pytest.mark.slow
 def test_a_server_that_is_silent_longer_than_a_wait(new_server, colour, monkeypatch):
     """What it says later must not pass for the answer to something else."""
     monkeypatch.setattr(connection, "READ_TIMEOUT_S", 0.5)
@@ -251,6 +253,7 @@ def test_scripts_are_flushed_before_every_call(make_stream, raw):
 
 
 @pytest.mark.covers("C59")
+@pytest.mark.slow
 def test_scripts_are_flushed_all_the_time(make_stream, raw, redis_url):
     s = make_stream(max_deliveries=1)
     over = threading.Event()
@@ -342,6 +345,7 @@ def test_a_stream_made_before_a_fork(make_stream, raw, colour):
 
 
 @pytest.mark.covers("C79")
+@pytest.mark.slow
 def test_a_spawned_process(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     s.add({})
@@ -371,6 +375,7 @@ def test_one_object_in_two_event_loops_one_after_the_other(redis_url, ns, raw):
 
 
 @pytest.mark.covers("C79")
+@pytest.mark.slow
 def test_one_object_in_two_event_loops_unclosed(redis_url, ns, raw):
     code = """if True:
         import asyncio, sys
@@ -400,6 +405,7 @@ def test_one_object_in_two_event_loops_unclosed(redis_url, ns, raw):
 
 
 @pytest.mark.covers("C79")
+@pytest.mark.slow
 def test_tasks_share_one_object(redis_url, ns, raw):
     async def work():
         async with AsyncStream(ns, redis=redis_url) as stream:

@@ -11,6 +11,7 @@ import children
 import look
 import pytest
 from look import Row, State
+from waiting import until
 
 from streamq import Backoff, ServerError
 
@@ -249,6 +250,7 @@ def test_a_malformed_entry_that_cannot_be_dead_lettered_stays_pending(make_strea
 
 
 @pytest.mark.covers("S6")
+@pytest.mark.slow
 def test_pending_or_dead_at_every_instant(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     s.add_many({"n": n} for n in range(400))
@@ -267,7 +269,7 @@ def test_pending_or_dead_at_every_instant(make_stream, raw, colour, redis_url, n
         assert Counter(dead + pending) == Counter(ids)
 
     options = {"lease": 0.01, "max_deliveries": 5}
-    for _ in range(10):
+    for _ in range(5):
         with children.running(children.reclaim_always, colour, redis_url, ns, options) as (reclaimer, pipe):
             assert pipe.recv() == "ready"
             pipe.send("go")
@@ -278,13 +280,14 @@ def test_pending_or_dead_at_every_instant(make_stream, raw, colour, redis_url, n
         check()
     with children.running(children.reclaim_always, colour, redis_url, ns, options) as (_, pipe):
         pipe.send("go")
-        look.until(lambda: not look.pending(raw, s))
+        until(lambda: not look.pending(raw, s))
     now = look.state(raw, s)
     assert now == State(dead=now.dead, counters={"dead:workers": 400})
     assert Counter(now.dead) == Counter((entry_id, "deliveries") for entry_id in ids)
 
 
 @pytest.mark.covers("C04")
+@pytest.mark.slow
 def test_a_job_that_ends_its_process(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     ids = {name: s.add({"name": name}).entry_id for name in "PABCDE"}
@@ -302,6 +305,6 @@ def test_a_job_that_ends_its_process(make_stream, raw, colour, redis_url, ns):
                         break
     assert Counter(told) == {"P": 5, "A": 1, "B": 1, "C": 1, "D": 1, "E": 1}
     assert told[:7] == list("PABCDEP")  # none of the others waited for P
-    look.until(lambda: not look.pending(raw, s))
+    until(lambda: not look.pending(raw, s))
     assert look.state(raw, s) == State(dead=[(ids["P"], "deliveries")], counters={"dead:workers": 1, "done:workers": 5})
     assert s.dead_letters.list()[0].deliveries == 5

@@ -12,6 +12,7 @@ import look
 import pytest
 import redis
 import servers
+from waiting import until
 
 from streamq import Reject, Retry, Stream, Worker
 from streamq.cli import doctor
@@ -177,7 +178,7 @@ def test_a_snapshot_that_cannot_be_saved(new_server, tmp_path):
         home.rmdir()
         client.set("a", 1)
         client.bgsave()
-        look.until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err")
+        until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err")
         report = examine(server.url)
     assert any("refuses writes until one is" in text for _, text, _ in found(report, "persistence"))
     assert {text for _, text, _ in found(report, "trial")} == {
@@ -195,11 +196,12 @@ def test_too_few_replicas(new_server):
     assert "too few replicas" in found(report, "trial")[0][1]
 
 
+@pytest.mark.slow
 def test_a_replica(new_server):
     master, server = new_server(), new_server()
     with redis.Redis.from_url(server.url) as client:
         client.replicaof("127.0.0.1", master.port)
-        look.until(lambda: client.info("replication").get("master_link_status") == "up")
+        until(lambda: client.info("replication").get("master_link_status") == "up")
         report = examine(server.url)
     [(severity, text, remedy)] = found(report, "role")
     assert severity == "problem"
@@ -218,6 +220,7 @@ def test_connections_that_run_out(new_server):
             client.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_loading(new_server, tmp_path):
     server = new_server(directory=tmp_path)
     with redis.Redis.from_url(server.url) as client:
@@ -274,13 +277,14 @@ def test_a_connection_by_tls(new_server, pytestconfig):
 
 
 @pytest.mark.covers("D1", "D2")
+@pytest.mark.slow
 def test_a_plain_url_of_a_node_of_a_cluster(new_server):
     server = new_server(args=("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"))
     here, there = Keys("b"), Keys("a")
     assert (here.slot < 8192, there.slot < 8192) == (True, False)
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("CLUSTER", "ADDSLOTS", *range(8192))
-        look.until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"))
+        until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"))
         client.xadd(here.stream, {"job": "{}"})
     report = examine(server.url, "b")
     assert report.problems >= 1
@@ -304,6 +308,7 @@ def test_a_cluster_that_is_down(new_server):
 
 
 @pytest.mark.covers("D2")
+@pytest.mark.slow
 def test_keys_on_another_node(new_server):
     one, other = (new_server(args=("--cluster-enabled", "yes")) for _ in range(2))
     with redis.Redis.from_url(one.url) as first, redis.Redis.from_url(other.url) as second:
@@ -311,7 +316,7 @@ def test_keys_on_another_node(new_server):
         second.execute_command("CLUSTER", "ADDSLOTS", *range(8192, 16384))
         first.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port)
         for client in (first, second):
-            look.until(lambda client=client: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"))
+            until(lambda client=client: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"))
     text = found(examine(one.url, "a"), "reach", stream="a")[0][1]
     assert text == f"its keys (slot {Keys('a').slot}) lie on another node of the cluster, 127.0.0.1:{other.port}"
 
@@ -652,6 +657,7 @@ def test_too_many_consumers_are_not_listed(keys, raw, redis_url, ns):
     assert remedy == f"streamq consumers prune orders --deployment {ns}"
 
 
+@pytest.mark.slow
 def test_what_it_costs_does_not_grow_with_the_stream(keys, raw, proxy, redis_url, ns):
     def filled(size):
         with raw.pipeline(transaction=False) as pipe:

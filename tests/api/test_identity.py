@@ -10,6 +10,7 @@ import pytest
 import redis
 from benchmarks import records
 from look import Row, State
+from waiting import until
 
 from streamq import Backoff, ConfigurationError, EffectError, Effects, LeaseLostError
 from streamq._ops import identity
@@ -25,6 +26,7 @@ def by_hand(raw, s, *fields):
 
 
 @pytest.mark.covers("I1")
+@pytest.mark.slow
 def test_many_processes_apply_each_id_once(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     ids = [f"id-{n}" for n in range(100)]
@@ -200,6 +202,7 @@ def test_streams_do_not_share_ids(make_stream):
 
 
 @pytest.mark.covers("I4", "C19")
+@pytest.mark.slow
 def test_a_worker_killed_before_the_effect(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     entry_id = s.add({}, job_id="a").entry_id
@@ -399,6 +402,7 @@ def clock(raw):
 
 
 @pytest.mark.covers("I2", "C71")
+@pytest.mark.slow
 def test_records_are_kept_for_the_window_and_little_longer(make_stream, raw):
     s = make_stream(idempotency_ttl=0.45)
     keys, turn = s._spec.keys, s._spec.options.slice_ms
@@ -428,6 +432,7 @@ def test_records_are_kept_for_the_window_and_little_longer(make_stream, raw):
 
 
 @pytest.mark.covers("C71", "I2")
+@pytest.mark.slow
 def test_records_vanish_when_nobody_adds_any_more(make_stream, raw):
     s = make_stream(idempotency_ttl=1)
     keys = s._spec.keys
@@ -442,7 +447,7 @@ def test_records_vanish_when_nobody_adds_any_more(make_stream, raw):
         s.run(identity.sweep(s._spec))  # as workers do
         return not raw.exists(*keys.ids, *keys.done)
 
-    look.until(forgotten)
+    until(forgotten)
     left = set(raw.scan_iter(match=f"{keys.prefix}:*", count=1000))
     assert left == {keys.stream.encode(), keys.meta.encode()}
     assert s.add({}, job_id=f"{0:036d}").created is True  # forgotten
@@ -554,7 +559,7 @@ def test_a_record_is_kept_for_the_whole_time(make_stream, raw):
 def test_once_records_vanish_too(make_stream, raw):
     s = make_stream(idempotency_ttl=0.5)
     assert s.once("a", Effects().incrby("n")) is True
-    look.until(lambda: s.once("a", Effects().incrby("n")))
+    until(lambda: s.once("a", Effects().incrby("n")))
     assert raw.get(s._spec.keys.data("n")) == b"2"
 
 

@@ -119,6 +119,7 @@ def test_unread_entries_where_the_server_has_no_number(make_stream, raw):
 
 
 @pytest.mark.covers("C66")
+@pytest.mark.slow
 def test_a_long_backlog_is_exact_where_little_is_read(make_stream, raw):
     s = make_stream()
     s.read("w")
@@ -131,6 +132,7 @@ def test_a_long_backlog_is_exact_where_little_is_read(make_stream, raw):
 
 
 @pytest.mark.covers("C66")
+@pytest.mark.slow
 def test_counting_is_bounded(make_stream, raw, proxy):
     s = make_stream(redis=proxy.url)
     s.read("w")

@@ -230,6 +230,7 @@ def test_malformed_fields_of_others_harm_nothing(make_stream, raw):
     assert only(s, "k").state == "scheduled"
 
 
+@pytest.mark.slow
 def test_a_long_stream_is_searched_at_both_ends_and_says_so(make_stream, raw, proxy):
     s = make_stream(redis=proxy.url)
     s.groups.create("workers")

@@ -11,6 +11,7 @@ import look
 import msgspec
 import pytest
 import redis
+from waiting import until
 
 from streamq import Backoff, ConfigurationError, FullSnapshot, StreamOptions, WorkerSettings
 from streamq._ops.inspect import verdict
@@ -159,6 +160,7 @@ def test_a_group_at_the_end_of_the_stream(make_stream, raw):
     assert (group.ready, group.exact, group.abandoned) == (20, True, True)
 
 
+@pytest.mark.slow
 def test_more_than_is_counted_on_both_sides(make_stream, raw):
     s = make_stream()
     s.read("w")
@@ -239,13 +241,14 @@ def test_a_live_worker_a_dead_one_and_a_hand_written_loop(make_stream, raw):
     assert 120 <= members["dead"].beat < 180
 
 
+@pytest.mark.slow
 def test_the_oldest_pending_names_its_dead_holder_and_its_deliveries(make_stream, raw):
     s = make_stream(lease=0.05)
     s.add_many([{}] * 3)
     entry_id = s.read("dead")[0].entry_id
     beat(raw, s, "dead", ago_s=60, lease=0.05)
     silence(raw, s, "dead", 90, count=4)
-    look.until(lambda: full(s).groups["workers"].members[0].idle > 10.5, timeout=30)  # claiming was heard of
+    until(lambda: full(s).groups["workers"].members[0].idle > 10.5, timeout=30)  # claiming was heard of
     beat(raw, s, "live", lease=0.05)
     found = full(s)
     group = found.groups["workers"]
@@ -454,7 +457,7 @@ def test_counters_and_rates(make_stream, raw):
     s.reject(jobs[8])
     s.retry(jobs[9])
     raw.xadd(s._spec.keys.stream, {"job": "{}", "sq:group": "nobody"})
-    look.until(lambda: (full(s).at - before.at).total_seconds() > 0.05)
+    until(lambda: (full(s).at - before.at).total_seconds() > 0.05)
     found = full(s).since(before)
     group, seconds = found.groups["workers"], (found.at - before.at).total_seconds()
     assert (group.done, group.retried, group.dead, group.redriven, group.passed) == (8, 1, 1, 0, 0)
@@ -469,7 +472,7 @@ def test_rates_of_a_group_that_is_new(make_stream):
     s.read("w")
     before = full(s)
     s.groups.create("new")
-    look.until(lambda: (full(s).at - before.at).total_seconds() > 0.01)
+    until(lambda: (full(s).at - before.at).total_seconds() > 0.01)
     found = full(s).since(before)
     assert (found.groups["new"].rates, found.groups["workers"].rates.done) == (None, 0)
 
@@ -611,6 +614,7 @@ def test_names_of_others_are_told_as_they_are(make_stream, raw):
     assert all("\x1b" not in finding.text + (finding.command or "") for finding in found.verdict)
 
 
+@pytest.mark.slow
 def test_entries_of_twenty_megabytes(make_stream, raw):
     s = make_stream()
     s.groups.create("workers")
@@ -634,6 +638,7 @@ def commands(raw):
     return {name: (row["calls"], row["usec"]) for name, row in raw.info("commandstats").items()}
 
 
+@pytest.mark.slow
 def test_groups_and_workers_beyond_the_bound(make_stream, raw, proxy):
     s = make_stream()
     s.add_many({"n": n} for n in range(2_600))
@@ -708,6 +713,7 @@ def check_costs(s, raw, *, entries, pending, scheduled, dead):
 OTHERS = {"cmdstat_info", "cmdstat_config|resetstat", "cmdstat_config", "cmdstat_slowlog|reset", "cmdstat_slowlog"}
 
 
+@pytest.mark.slow
 def test_a_stream_of_some_size_costs_little(new_server, make_stream):
     server = new_server(args=("--slowlog-log-slower-than", "1000"))
     with redis.Redis.from_url(server.url, single_connection_client=True, protocol=2) as raw:

@@ -10,6 +10,7 @@ import look
 import pytest
 import redis
 from colours import open_stream
+from waiting import until
 
 from streamq._ops import consumers as consumer_ops
 from streamq._ops import inspect
@@ -67,7 +68,7 @@ def test_a_token_goes_with_its_period(make_stream, raw, monkeypatch):
     monkeypatch.setattr(maintenance, "TRIM_MS", 50)
     s = make_stream()
     assert Role.TRIM in tick(s).roles
-    again = look.until(lambda: set(tick(s).roles) - {Role.PROMOTE})
+    again = until(lambda: set(tick(s).roles) - {Role.PROMOTE})
     assert again == {Role.TRIM}
 
 
@@ -82,7 +83,7 @@ def test_whoever_promotes_goes_on_while_it_ticks(make_stream, raw):
     assert raw.pttl(token) > 1_000  # as long as ever
     assert Role.PROMOTE not in tick(b, "two").roles
     raw.pexpire(token, 50)  # it died, or its event loop stands still
-    look.until(lambda: Role.PROMOTE in tick(b, "two").roles)
+    until(lambda: Role.PROMOTE in tick(b, "two").roles)
     assert Role.PROMOTE not in tick(a, "one").roles
     assert raw.get(token) == b"two"
     b.run(consumer_ops.leave(b._spec, "two"))
@@ -237,6 +238,7 @@ def test_beats_of_other_groups_consumers_stay(make_stream, raw):
     assert beats(raw, a) == {}
 
 
+@pytest.mark.slow
 def test_thousands_of_beats_are_looked_at_some_by_some(make_stream, raw, monkeypatch):
     monkeypatch.setattr(consumer_ops, "BEATS", 10)
     s = make_stream()
@@ -244,7 +246,7 @@ def test_thousands_of_beats_are_looked_at_some_by_some(make_stream, raw, monkeyp
     s.prune_consumers(1)
     left = raw.hlen(s._spec.keys.workers)
     assert 800 < left < 1_000
-    look.until(lambda: s.prune_consumers(1) == [] and raw.hlen(s._spec.keys.workers) == 0)
+    until(lambda: s.prune_consumers(1) == [] and raw.hlen(s._spec.keys.workers) == 0)
 
 
 # --- idle ------------------------------------------------------------------------------------

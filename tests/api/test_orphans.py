@@ -5,6 +5,7 @@ from __future__ import annotations
 import look
 import pytest
 from look import State
+from waiting import until
 
 MALFORMED = [
     b"",
@@ -173,7 +174,7 @@ def test_thousands_of_entries_without_a_time(make_stream, raw):
     s.add_many(({"n": n} for n in range(2_500)), delay=60)
     raw.delete(s._spec.keys.scheduled)
     s.add({"n": "good"}, delay=60)
-    look.until(lambda: s.promote() == 0 and raw.hlen(s._spec.keys.jobs) == 1)
+    until(lambda: s.promote() == 0 and raw.hlen(s._spec.keys.jobs) == 1)
     assert raw.xlen(s._spec.keys.dead) == meta(raw, s, "orphans") == 2_500
     look.make_due(raw, s)
     assert s.promote() == 1

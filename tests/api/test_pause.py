@@ -12,6 +12,7 @@ import pytest
 import redis
 from colours import open_stream
 from look import Row, State
+from waiting import until
 
 from streamq import ConfigurationError
 
@@ -73,6 +74,7 @@ def loop(s, block, starts, stop):
             s.ack(job)
 
 
+@pytest.mark.slow
 def test_readers_in_loops_start_nothing_two_seconds_later(make_stream):
     producer = make_stream()
     starts, stop = [], threading.Event()
@@ -91,7 +93,7 @@ def test_readers_in_loops_start_nothing_two_seconds_later(make_stream):
             assert max(starts) - paused < 2.0
             producer.resume()
             resumed = time.monotonic()
-            look.until(lambda: starts[-1] > resumed)
+            until(lambda: starts[-1] > resumed)
             assert starts[-1] - resumed < SOON
         finally:
             stop.set()
@@ -128,11 +130,12 @@ def test_a_wait_that_ends_in_a_pause(make_stream, raw):
     assert look.pending(raw, s) == {}
 
 
+@pytest.mark.slow
 def test_a_pause_in_the_middle_of_a_wait(make_stream, raw):
     s, operator = make_stream(), make_stream()
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(s.read, "w", block=20)
-        look.until(lambda: raw.exists(s._spec.keys.stream))
+        until(lambda: raw.exists(s._spec.keys.stream))
         operator.pause()
         time.sleep(2.0)
         entry_id = operator.add({}).entry_id
@@ -184,6 +187,7 @@ def test_keys_of_the_wrong_type(make_stream, raw, key):
 
 
 @pytest.mark.parametrize("colour", ["sync"])  # an AsyncStream belongs to one event loop
+@pytest.mark.slow
 def test_threads_that_share_a_stream_see_the_pause(make_stream):
     s = make_stream()
     s.add_many([{}] * 50)

@@ -9,6 +9,7 @@ import look
 import msgspec
 import pytest
 from look import Row, State
+from waiting import until
 
 from streamq import JobEncodingError, LeaseLostError
 
@@ -59,7 +60,7 @@ def test_read_waits_when_asked(make_stream, raw):
     assert time.monotonic() - begin >= 0.19
 
     def add_later():
-        look.until(lambda: any(c["flags"] == "b" for c in raw.client_list()))
+        until(lambda: any(c["flags"] == "b" for c in raw.client_list()))
         raw.xadd(s._spec.keys.stream, {"job": "{}"})
 
     thread = threading.Thread(target=add_later)

@@ -14,6 +14,7 @@ import look
 import pytest
 import servers
 from look import Row, State
+from waiting import until
 
 from streamq import Backoff, ConnectionLostError, LeaseLostError
 from streamq._flows import intake
@@ -36,6 +37,7 @@ def starts(raw, s):
 
 
 @pytest.mark.covers("S3")
+@pytest.mark.slow
 def test_takes_what_a_killed_worker_held(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     s.add_many({"n": n} for n in range(7))
@@ -70,7 +72,7 @@ def test_nothing_is_taken_before_the_lease_ran_out(make_stream, raw):
 def test_a_lease_runs_out_by_itself(make_stream, raw):
     s = make_stream(lease=0.1)
     [entry_id] = held(s, 1)
-    [job] = look.until(lambda: s.reclaim("heir").claimed)
+    [job] = until(lambda: s.reclaim("heir").claimed)
     assert (job.entry_id, job.deliveries) == (entry_id, 2)
 
 
@@ -132,6 +134,7 @@ def test_a_spent_entry_does_not_cost_the_others(make_stream, raw):
 
 
 @pytest.mark.covers("F1b")
+@pytest.mark.slow
 def test_entries_that_fall_due_meanwhile(make_stream, raw):
     s = make_stream(max_deliveries=1_000_000, crash_backoff=Backoff.constant(0, limit=None))
     ids = held(s, 50)
@@ -175,6 +178,7 @@ def test_an_error_carries_what_was_done(make_stream, raw, proxy):
 
 
 @pytest.mark.covers("F4")
+@pytest.mark.slow
 def test_many_reclaimers_at_once(make_stream, raw):
     s = make_stream()
     ids = held(s, 500)
@@ -250,6 +254,7 @@ def test_one_spent_and_one_other_of_five_removed(make_stream, raw):
 
 
 @pytest.mark.covers("F3", "C36")
+@pytest.mark.slow
 def test_two_of_three_removed_under_a_killed_worker(make_stream, raw, colour, redis_url, ns):
     s = make_stream()
     s.add_many({"n": n} for n in range(3))
@@ -257,7 +262,7 @@ def test_two_of_three_removed_under_a_killed_worker(make_stream, raw, colour, re
         ids = pipe.recv()
         raw.xdel(s._spec.keys.stream, *ids[:2])
         children.kill(victim)
-    look.until(lambda: len(look.pending(raw, s)) == 3)
+    until(lambda: len(look.pending(raw, s)) == 3)
     time.sleep(0.1)  # until each has been idle long enough: they were read within a millisecond or two
     result = s.reclaim("heir", min_idle=0.05)
     assert [job.entry_id for job in result.claimed] == ids[2:]
@@ -274,7 +279,7 @@ def test_the_last_pending_entry_is_gone(make_stream, raw):
     [entry_id] = held(s, 1)
     raw.xtrim(s._spec.keys.stream, maxlen=0, approximate=False)
     assert s.reclaim("w") == ([], [], [])  # its lease still runs
-    assert look.until(lambda: s.reclaim("w", min_idle=0.01).missing) == [entry_id]
+    assert until(lambda: s.reclaim("w", min_idle=0.01).missing) == [entry_id]
     assert s.reclaim("w", min_idle=0) == ([], [], [])
     assert look.state(raw, s) == State(dead=[(entry_id, "entry_missing")], counters={"dead:workers": 1})
 
@@ -547,6 +552,7 @@ def test_starts_are_counted_for_whom_they_are(make_stream, raw):
 
 
 @pytest.mark.covers("F9")
+@pytest.mark.slow
 def test_starts_go_by_500(make_stream, raw, proxy):
     s = make_stream(redis=proxy.url)
     count = MAX_BATCH + 3

@@ -155,6 +155,7 @@ def test_the_last_five_errors_travel_along(make_stream, raw):
 
 @pytest.mark.covers("R3", "R4")
 @pytest.mark.parametrize("job_id", [None, "k"])
+@pytest.mark.slow
 def test_a_run_by_hand_takes_the_place_of_the_retry(make_stream, raw, job_id):
     s = make_stream(retry=Backoff.schedule([0.4, 0.6]))
     k = s.add({"n": 1}, job_id=job_id).job_id

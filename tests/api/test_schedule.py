@@ -228,6 +228,7 @@ def slot(raw, key):
 
 
 @pytest.mark.covers("Q3")
+@pytest.mark.slow
 def test_several_promoters_move_each_job_once(make_stream, raw):
     count = 5_000
     streams = [make_stream() for _ in range(4)]

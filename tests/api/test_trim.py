@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import look
 import pytest
 from look import Row, State
+from waiting import until
 
 from streamq import Backoff, ConfigurationError
 
@@ -55,6 +56,7 @@ def test_what_an_acknowledgement_leaves(make_stream, raw, retention):
 
 @pytest.mark.covers("F15")
 @pytest.mark.parametrize("at", ["head", "middle", "end"])
+@pytest.mark.slow
 def test_ten_thousand_that_a_foreign_client_acknowledged(make_stream, raw, at):
     s = make_stream()
     s.read("w")
@@ -93,7 +95,7 @@ def test_nothing_that_is_unread_or_pending_goes(make_stream, raw):
     assert [job.entry_id for job in handled] == ids
     assert [job.entry_id for job in handled[:20]] == pending
     s.ack(handled)
-    look.until(lambda: s.trim() + 1 and not raw.xlen(s._spec.keys.stream))
+    until(lambda: s.trim() + 1 and not raw.xlen(s._spec.keys.stream))
 
 
 @pytest.mark.covers("F15")

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cli.shell import COMMAND, call, environ
-from worker.fleet import until
+from waiting import until
 
 from streamq import Stream
 from streamq.cli import add

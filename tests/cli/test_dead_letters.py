@@ -17,6 +17,7 @@ import msgspec
 import pytest
 import servers
 from cli.shell import COMMAND, call, environ, run, run_at_terminal
+from waiting import until
 
 from streamq import Backoff, Stream, StreamOptions
 from streamq.keys import Keys
@@ -282,7 +283,7 @@ def test_what_is_broken_off_goes_on(stream, redis_url, cli):
     with subprocess.Popen(
         command, env=environ(STREAMQ_URL=redis_url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        look.until(lambda: len(stream.dead_letters.list()) < 6, timeout=60)
+        until(lambda: len(stream.dead_letters.list()) < 6, timeout=60)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
     left = [letter.id for letter in stream.dead_letters.list()]

@@ -20,7 +20,9 @@ import look
 import msgspec
 import pytest
 import redis
+from cli.screen import seat
 from typer.testing import CliRunner
+from waiting import until
 
 from streamq import FoundJob, FullSnapshot, Stream, StreamOptions, WorkerSettings
 from streamq.cli import app
@@ -274,7 +276,8 @@ def same(text):
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "TIME", text)
     text = re.sub(r"\b\d{13}-\d+\b", "ID", text)
     text = re.sub(r"memory +about [^)]*\)", "memory MEMORY", text)
-    text = re.sub(r"\s+", " ", re.sub("─+", "─", text))
+    text = re.sub("[▁-█]+", "BARS", re.sub("─+", "─", text))
+    text = re.sub(r"\s+", " ", text)
     return text.strip()
 
 
@@ -303,7 +306,7 @@ def night(new_server):
         beat(raw, orders, "shop-2-44-b01c", host="shop-2", pid=44, ago_s=925)
         orders.add({"customer": "ada"}, job_id="order:later", delay=5_400)
         # Claiming was heard of, as if the consumer lived.
-        look.until(lambda: raw.xinfo_consumers(key, "workers")[0]["idle"] > 10_000)
+        until(lambda: raw.xinfo_consumers(key, "workers")[0]["idle"] > 10_000)
         for stream, consumer, pid, group in (
             (orders, "shop-3-9-c4d1", 9, "audit"),
             (mail, "shop-1-31-77aa", 31, "workers"),
@@ -316,14 +319,15 @@ def night(new_server):
 
 SAMPLES = {
     "README.md": ["inspect"],
-    "docs/operations.md": ["inspect", "inspect orders", "inspect orders --job order:2"],
+    "docs/operations.md": ["inspect", "inspect orders", "inspect orders --job order:2", "inspect --watch"],
 }
+WATCH = "$ streamq inspect --watch"
 
 
 def samples(url):
     """What each command prints, without blanks at the ends of lines."""
     printed = {}
-    for words in {words for commands in SAMPLES.values() for words in commands}:
+    for words in {words for commands in SAMPLES.values() for words in commands} - {"inspect --watch"}:
         done = run(*words.split()[1:], "--url", url, COLUMNS="80")
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line.rstrip() for line in f"$ streamq {words}\n{done.stdout}".split("\n")]
@@ -331,9 +335,19 @@ def samples(url):
     return printed
 
 
+def watched(url):
+    """What is on the screen of ``streamq inspect --watch``."""
+    with seat("inspect", "--watch", "--url", url, "--every", "0.5") as terminal:
+        terminal.until("j/k choose")
+        terminal.type(b"j")
+        terminal.until("> orders .* 0 +[▁█]+ critical(?s:.*)j/k")  # there were two looks: there is a rate
+        screen = terminal.text.replace("0.5s", "2s")
+    return f"{WATCH}\n{re.sub(r'127.0.0.1:[0-9]+', 'localhost:6379', screen)}\n"
+
+
 @ONE_BACKEND
 def test_the_docs_show_what_is_printed(night):
-    printed = samples(night)
+    printed = {**samples(night), WATCH.removeprefix("$ streamq "): watched(night)}
     for page, commands in SAMPLES.items():
         text = (ROOT / page).read_text("utf-8")
         blocks = {

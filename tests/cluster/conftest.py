@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -14,25 +15,27 @@ import pytest
 import redis
 import sentinels
 import servers
-from worker.fleet import options_of, quick, until, working
+from colours import Blocking
+from waiting import until
+from worker.fleet import options_of, quick, working
 
-from streamq import ConnectionLostError, Job, Retry, Stream
+from streamq import AsyncStream, ConnectionLostError, Job, NotDurableError, Retry, Stream
 
 NODE_TIMEOUT_S = 1.0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster(backend) -> Iterator[clusters.Cluster]:
-    """Three primaries with a replica each, for the tests of a module."""
+    """Three primaries with a replica each."""
     if not isinstance(backend.local, servers.Backend):
         pytest.skip("needs processes of its own")
     with clusters.Cluster(backend.local, node_timeout_s=NODE_TIMEOUT_S) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def watched(backend) -> Iterator[sentinels.Sentinels]:
-    """A primary with two replicas, watched by three Sentinels, for the tests of a module."""
+    """A primary with two replicas, watched by three Sentinels."""
     if not isinstance(backend.local, servers.Backend):
         pytest.skip("needs processes of its own")
     with sentinels.Sentinels(backend.local) as running:
@@ -46,11 +49,15 @@ class Shift:
         accepted: Names of jobs that were added, with the time.
         done: Names of jobs whose handler ended, with the time.
         errors: What `add` raised that did not say that it may have happened.
-        unsure: What `add` raised that did.
+        unsure: What `add` raised that did, or that only the primary has it.
     """
 
-    def __init__(self, url: Any, name: str, **options: Any) -> None:
-        self.stream = Stream(name, redis=url, options=options_of({"lease": 4.0, **options}))
+    def __init__(self, url: Any, name: str, *, colour: str = "sync", **options: Any) -> None:
+        settings = options_of({"lease": 4.0, **options})
+        self.stream = Stream(name, redis=url, options=settings)
+        self._adding: Any = self.stream
+        if colour == "async":
+            self._adding = Blocking(AsyncStream(name, redis=url, options=settings), asyncio.new_event_loop())
         self.accepted: dict[str, float] = {}
         self.done: dict[str, float] = {}
         self.starts: Counter[str] = Counter()
@@ -72,10 +79,16 @@ class Shift:
                 self._stopped.set()
                 producer.join(60)
             assert not producer.is_alive(), "a producer hangs"
-            # What a primary had not passed on when it died is lost with it: IDs make adding it again harmless.
-            for name in self.accepted:
-                self._add(name)
+            if self.stream.options.durability == "accepted":
+                # What a primary had not passed on when it died is lost with it: IDs make adding it again harmless.
+                for name in self.accepted:
+                    self._add(name)
             until(self.is_over, timeout=60)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.stream.close()
+        self._adding.close()
 
     def is_over(self) -> bool:
         """Whether all that was accepted has come to its end."""
@@ -96,12 +109,15 @@ class Shift:
 
     def _produce(self, pause: float) -> None:
         while not self._stopped.wait(pause):
-            self._add(f"job{len(self.accepted)}")
+            self._add(f"job{len(self.accepted) + len(self.unsure)}")
 
     def _add(self, name: str) -> None:
         while True:
             try:
-                self.stream.add({"name": name}, job_id=name)
+                self._adding.add({"name": name}, job_id=name)
+            except NotDurableError as error:
+                self.unsure.append(error)
+                return
             except ConnectionLostError as error:
                 (self.unsure if error.maybe_executed else self.errors).append(error)
             except Exception as error:  # noqa: BLE001  # compared with none
@@ -133,7 +149,7 @@ def make_shift(ns) -> Iterator[Callable[..., Shift]]:
 
         def make(url: Any, **options: Any) -> Shift:
             shift = Shift(url, ns, **options)
-            stack.callback(shift.stream.close)
+            stack.callback(shift.close)
             return shift
 
         yield make

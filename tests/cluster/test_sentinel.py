@@ -6,14 +6,16 @@ import time
 
 import pytest
 from cluster.conftest import times
-from worker.fleet import until
+from waiting import until
 
-ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)
+ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True, scope="session")
 
 
 @ON_ONE
 @pytest.mark.covers("C61")
-@pytest.mark.parametrize("how", ["kill", "pause", "fail_over"])
+@pytest.mark.parametrize(
+    "how", ["kill", *(pytest.param(how, marks=pytest.mark.full) for how in ("pause", "fail_over"))]
+)
 def test_the_master_is_replaced_under_load(watched, make_shift, how):
     watched.wait_until_ok()
     shift = make_shift(watched.url)

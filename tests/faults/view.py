@@ -42,7 +42,7 @@ class Server:
         return self._connection.pack_commands(commands)
 
     def exchange(self, packed: list[bytes], count: int) -> list[Any]:
-        self._connection.send_packed_command(packed)
+        self._connection.send_packed_command([b"".join(packed)])  # each item would be a write of its own
         replies = []
         for _ in range(count):
             try:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import until
 from worker.crew import COMMAND, TESTS, Crew
-from worker.fleet import free_port, is_idle, until
+from worker.fleet import free_port, is_idle
 
 from streamq import Stream
 from streamq.telemetry import several

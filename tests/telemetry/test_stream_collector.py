@@ -13,7 +13,8 @@ import pytest
 import redis
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from worker.fleet import free_port, until
+from waiting import until
+from worker.fleet import free_port
 
 from streamq import AsyncStream, ConfigurationError, Stream, StreamOptions
 from streamq.telemetry import StreamCollector

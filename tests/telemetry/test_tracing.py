@@ -11,7 +11,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from worker.fleet import is_idle, options_of, quick, until, working
+from waiting import until
+from worker.fleet import is_idle, options_of, quick, working
 
 from streamq import AsyncStream, Backoff, ConfigurationError, Reject, Release, Retry, Stream, StreamOptions
 from streamq.telemetry import Tracing

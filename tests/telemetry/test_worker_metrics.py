@@ -7,7 +7,8 @@ import threading
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from worker.fleet import is_idle, options_of, quick, until, working
+from waiting import until
+from worker.fleet import is_idle, options_of, quick, working
 
 from streamq import Backoff, ConfigurationError, Hooks, Reject, Release, Stream, StreamOptions
 from streamq.telemetry import WorkerMetrics

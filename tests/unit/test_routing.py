@@ -12,7 +12,7 @@ from streamq._drivers.books import ASKED_S, ClusterBook, SentinelBook
 from streamq._drivers.routing import HOPS, LONGEST_WAIT_S, PATIENCE_S, inquire, travel
 from streamq._drivers.slots import SLOTS
 from streamq._drivers.steps import Address, Cut, Drop, Send, Sleep
-from streamq._requests import Command, Pipeline, Transaction, ignore, scan
+from streamq._requests import Command, Confirmed, Pipeline, Transaction, ignore, scan
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError
 from streamq.keys import Keys, slot_of
 
@@ -31,6 +31,8 @@ def script():
 
 def wires(request):
     """What is sent of a request, by its first word."""
+    if isinstance(request, Confirmed):
+        return [*wires(request.request), "WAIT"]
     if isinstance(request, Pipeline):
         return [word for part in request.requests for word in wires(part)]
     if isinstance(request, Transaction):
@@ -49,7 +51,13 @@ def kinds():
     yield "transaction", Transaction((command(), script()))
 
 
-KINDS = pytest.mark.parametrize("request_", [pytest.param(one, id=name) for name, one in kinds()])
+def confirmed_kinds():
+    yield from kinds()
+    for name, one in kinds():
+        yield f"confirmed {name}", Confirmed(one, ("WAIT", 1, 100))
+
+
+KINDS = pytest.mark.parametrize("request_", [pytest.param(one, id=name) for name, one in confirmed_kinds()])
 
 
 def refusals(slot):
@@ -166,6 +174,8 @@ class World:
 def fine(commands):
     """All is done."""
     names = [wire[0] for wire in commands]
+    if names[-1] == "WAIT":
+        return [*fine(commands[:-1]), 1]
     if "EXEC" not in names:
         return ["OK" if name == "ASKING" else f"did {name}" for name in names]
     done = [f"did {name}" for name in names if name not in {"ASKING", "MULTI", "EXEC"}]
@@ -176,6 +186,8 @@ def refuse(error, only=None):
     """Refuses commands, or those at some places; of a transaction what is queued."""
 
     def answer(commands):
+        if commands[-1][0] == "WAIT":
+            return [*answer(commands[:-1]), 0]
         names = [wire[0] for wire in commands]
         replies = fine(commands)
         if "EXEC" not in names:
@@ -186,6 +198,8 @@ def refuse(error, only=None):
 
 
 def result(request):
+    if isinstance(request, Confirmed):
+        return result(request.request), 1
     did = [f"did {word}" for word in wires(request) if word not in {"MULTI", "EXEC"}]
     return did if isinstance(request, Pipeline | Transaction) else did[0]
 
@@ -253,6 +267,14 @@ def test_a_pipeline_over_slots_is_put_together_in_order():
     assert world.sent == [(A, ["P", "R"]), (B, ["Q", "S"])]
 
 
+def test_of_a_pipeline_over_slots_only_what_cannot_be_reached_fails():
+    other = Keys("invoices")
+    world = World(table(*((slot, slot, B if slot == other.slot else A) for slot in range(SLOTS))))
+    world.told[B] = deque([lost(maybe_executed=True)])
+    one, two, three = world.run(Pipeline((command("P"), command("Q", other.stream), command("R"))))
+    assert (one, three, type(two)) == ("did P", "did R", ConnectionLostError)
+
+
 # --- redirects ----------------------------------------------------------------------------
 
 
@@ -284,8 +306,10 @@ def test_moved_makes_us_look_who_has_the_other_slots():
 def test_ask_is_followed_once_and_not_remembered(request_):
     world = World(A=[refuse(ask(B))])
     assert world.run(request_) == result(request_)
-    whole = isinstance(request_, Transaction)
-    asked = ["ASKING", *wires(request_)] if whole else [w for word in wires(request_) for w in ("ASKING", word)]
+    write = request_.request if isinstance(request_, Confirmed) else request_
+    behind = ["WAIT"] if isinstance(request_, Confirmed) else []
+    each = [word for wire in wires(write) for word in ("ASKING", wire)]
+    asked = [*(["ASKING", *wires(write)] if isinstance(write, Transaction) else each), *behind]
     assert world.sent == [(A, wires(request_)), (B, asked)]
     assert len(world.looks) == 1
     world.run(command(), world.book)
@@ -355,6 +379,10 @@ def test_patience_ends(request_, error):
     world.told[A] = deque([refuse(error)] * 1000)
     if isinstance(request_, Pipeline):
         assert all(isinstance(reply, ServerError) for reply in world.run(request_))
+    elif isinstance(request_, Confirmed) and isinstance(request_.request, Pipeline):
+        replies, confirmation = world.run(request_)
+        assert all(isinstance(reply, ServerError) for reply in replies)
+        assert confirmation == 0
     else:
         with pytest.raises(ServerError) as caught:
             world.run(request_)
@@ -384,6 +412,46 @@ def test_of_a_pipeline_only_what_was_refused_goes_on(redirect):
         assert world.sent[1:] == [(B, first), (A, ["S"])]
     else:
         assert world.sent[1:] == [(B, ["Q", "S", "T"])]
+
+
+def test_what_several_servers_confirm_is_the_least_of_it():
+    wait = ("WAITAOF", 1, 0, 100)
+    request = Confirmed(Pipeline(tuple(command(name) for name in "PQR")), wait)
+    for first, second, least in [
+        ([1, 0], [0, 0], [0, 0]),
+        ([0, 0], [1, 0], [0, 0]),
+        ([1, 1], [1, 0], [1, 1]),
+        (failures.ResponseError("ERR no AOF"), [1, 0], None),
+    ]:
+        world = World(A=[["P!", moved(B), "R!", first]], B=[["Q!", second]])
+        replies, confirmation = world.run(request)
+        assert replies == ["P!", "Q!", "R!"]
+        assert confirmation == least if least else isinstance(confirmation, ServerError)
+        assert world.sent == [(A, ["P", "Q", "R", "WAITAOF"]), (B, ["Q", "WAITAOF"])]
+
+
+def test_what_was_confirmed_of_nothing_does_not_count():
+    world = World(A=[[moved(B), 0]], B=[["P!", 2]])
+    assert world.run(Confirmed(command("P"), ("WAIT", 1, 100))) == ("P!", 2)
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_pipeline_of_which_a_part_was_run_may_have_happened(confirmed):
+    """Whoever is told that nothing was sent sends all of it again."""
+    request = Pipeline((command("P"), command("Q")))
+    world = World(A=[["P!", moved(B), *([1] if confirmed else [])]])
+    world.told[B] = deque([lost(maybe_executed=False)] * 1000)
+    world.slots = lambda asked: table((0, SLOTS - 1, B if world.sent else A))
+    with pytest.raises(ConnectionLostError) as caught:
+        world.run(Confirmed(request, ("WAIT", 1, 100)) if confirmed else request)
+    assert caught.value.maybe_executed
+    # Also where its scripts were unknown, and it is sent with their texts.
+    unknown = failures.NoScriptError("No matching script")
+    world = World(A=[["P!", unknown, *([1] if confirmed else [])], *[lost(maybe_executed=False)] * 1000])
+    request = Pipeline((command("P"), script()))
+    with pytest.raises(ConnectionLostError) as caught:
+        world.run(Confirmed(request, ("WAIT", 1, 100)) if confirmed else request)
+    assert caught.value.maybe_executed
 
 
 def test_of_a_transaction_nothing_is_sent_again_that_was_run():

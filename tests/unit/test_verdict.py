@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import shlex
 from typing import get_args
 
 import msgspec
 import pytest
+from unit.made import AT, group, snapshot
 
 from streamq import StreamOptions
 from streamq._ops.inspect.verdict import verdict
@@ -15,30 +15,9 @@ from streamq.snapshots import (
     DeadLetterFigures,
     Difference,
     FindingKind,
-    FullGroup,
-    FullSnapshot,
     OldestReady,
     WorkerSettings,
 )
-
-NO_LETTERS = DeadLetterFigures(reasons={}, exact=True, looked_at=0, recent=0, newest=None)
-AT = dt.datetime(2030, 1, 31, 12, tzinfo=dt.UTC)
-
-
-def group(name="workers", **figures):
-    zeros = dict.fromkeys(("ready", "pending", "consumers", "done", "retried", "dead", "redriven"), 0)
-    return FullGroup(**{"name": name, "exact": True, "abandoned": False, "live": 1, **zeros, **figures})
-
-
-def snapshot(**figures):
-    """A stream that is well, but for these figures."""
-    groups = figures.pop("groups", [group()])
-    usual = {
-        "name": "orders", "deployment": None, "ready": 0, "pending": 0, "scheduled": 0, "dead": 0, "length": 0,
-        "paused": False, "at": AT, "slot": 1, "next_due": None, "due": 0, "dead_letters": NO_LETTERS, "memory": None,
-        "eviction_policy": "noeviction", "settings": None, "differences": [], "orphans": 0, "unmatched": 0, "omitted": [],
-    }  # fmt: skip
-    return FullSnapshot(**{**usual, "groups": {one.name: one for one in groups}, **figures})
 
 
 def settings(**options):

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from worker.fleet import Events, handler_of, options_of, until
+from waiting import PATIENCE, until
+from worker.fleet import Events, handler_of, options_of
 
 from streamq import Job, Stream, Worker
 
@@ -138,7 +139,7 @@ class Crew:
 
     def wait(self, timeout: float = 30.0) -> int:
         assert self.process is not None
-        return self.process.wait(timeout)
+        return self.process.wait(timeout * PATIENCE)
 
     def stop(self) -> int:
         self.signal(signal.SIGTERM)

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import redis
+from waiting import PATIENCE, until
 
 from streamq import Backoff, Hooks, Job, Reject, Stream, StreamOptions, Worker
 from streamq._scripts import source
@@ -327,7 +328,7 @@ def working(*workers: Worker[Any], timeout: float = 15.0) -> Iterator[None]:
             if thread.is_alive():
                 worker.stop()
         for thread in threads:
-            thread.join(timeout)
+            thread.join(timeout * PATIENCE)
         assert not any(thread.is_alive() for thread in threads), "a worker does not stop"
     if errors:
         raise errors[0]
@@ -403,15 +404,6 @@ def told_by_http(port: int) -> tuple[int, dict[str, Any]]:
             return error.code, json.load(error)
     except OSError:
         return 0, {}
-
-
-def until(condition: Callable[[], Any], *, timeout: float = 20.0) -> Any:
-    """Wait until `condition` gives something true, and return that."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.01)
-    return value
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import time
 from collections import Counter
 
 import pytest
-from worker.fleet import effects, is_idle, quick, until, working
+from waiting import until
+from worker.fleet import effects, is_idle, quick, working
 
 from streamq import Reject, Release
 

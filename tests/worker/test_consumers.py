@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from waiting import until
 from worker import fleet
-from worker.fleet import effects, is_idle, options_of, until
+from worker.fleet import effects, is_idle, options_of
 
 from streamq import AsyncStream, Hooks, Worker
 from streamq._scripts_upkeep import Role

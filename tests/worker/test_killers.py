@@ -9,7 +9,8 @@ import time
 from collections import Counter
 
 import pytest
-from worker.fleet import effects, is_idle, until
+from waiting import until
+from worker.fleet import effects, is_idle
 
 SETTINGS = {"lease": 1, "max_deliveries": 3}
 

@@ -9,7 +9,8 @@ import threading
 import time
 
 import pytest
-from worker.fleet import Events, effects, handler_of, is_idle, load, quick, until, working
+from waiting import until
+from worker.fleet import Events, effects, handler_of, is_idle, load, quick, working
 
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._scripts import source

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import redis
+from waiting import until
 from worker import fleet
-from worker.fleet import effects, is_idle, options_of, quick, until, working
+from worker.fleet import effects, is_idle, options_of, quick, working
 
 from streamq import Stream, Worker
 from streamq._drivers.asynchronous import AsyncConnections

@@ -9,7 +9,8 @@ from collections import Counter
 
 import pytest
 import redis
-from worker.fleet import effects, is_idle, is_script, load, quick, until, working
+from waiting import until
+from worker.fleet import effects, is_idle, is_script, load, quick, working
 
 from streamq import ConfigurationError, StreamqError
 from streamq.worker import maintenance

@@ -9,7 +9,8 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 
 import pytest
-from worker.fleet import effects, is_idle, quick, until, working
+from waiting import until
+from worker.fleet import effects, is_idle, quick, working
 
 from streamq import ConfigurationError, Reject, Release
 from streamq.worker import settle

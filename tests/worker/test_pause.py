@@ -6,7 +6,8 @@ import threading
 import time
 
 import pytest
-from worker.fleet import effects, is_idle, quick, until, working
+from waiting import until
+from worker.fleet import effects, is_idle, quick, working
 
 
 @pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)  # takes long, and does not depend on the server

@@ -7,7 +7,8 @@ from collections import Counter
 import msgspec
 import pytest
 import redis
-from worker.fleet import effects, is_idle, options_of, quick, until, working
+from waiting import until
+from worker.fleet import effects, is_idle, options_of, quick, working
 
 from streamq import Stream
 

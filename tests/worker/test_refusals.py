@@ -8,8 +8,9 @@ import time
 from collections import Counter
 
 import pytest
+from waiting import until
 from worker import fleet
-from worker.fleet import effects, is_idle, quick, until, working
+from worker.fleet import effects, is_idle, quick, working
 
 from streamq import ConfigurationError, Stream
 from streamq._drivers.asynchronous import AsyncConnections

@@ -11,7 +11,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from worker.fleet import effects, is_over, is_script, quick, until, working
+from waiting import until
+from worker.fleet import effects, is_over, is_script, quick, working
 
 from streamq import Backoff, Hooks, JobStateError, Reject, Retry, Stream, StreamOptions
 

@@ -8,7 +8,8 @@ import time
 
 import look
 import pytest
-from worker.fleet import effects, until
+from waiting import until
+from worker.fleet import effects
 
 LEASE_S = 1
 

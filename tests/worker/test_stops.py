@@ -10,7 +10,8 @@ from collections import defaultdict
 
 import look
 import pytest
-from worker.fleet import effects, is_idle, options_of, quick, until, working
+from waiting import until
+from worker.fleet import effects, is_idle, options_of, quick, working
 
 from streamq import AsyncStream, Worker
 

@@ -7,7 +7,8 @@ import time
 from collections import Counter
 
 import pytest
-from worker.fleet import effects, is_idle, options_of, quick, until, working
+from waiting import until
+from worker.fleet import effects, is_idle, options_of, quick, working
 
 from streamq import ConfigurationError, Stream, Worker
 from streamq.worker.last_chance import LastChance

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from worker.fleet import effects, is_idle, until
+from waiting import until
+from worker.fleet import effects, is_idle
 
 TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-8.2", "valkey-9"], indirect=True)
 

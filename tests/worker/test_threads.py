@@ -9,16 +9,10 @@ import time
 import weakref
 
 import pytest
+from waiting import until
 
 from streamq.worker import threads as module
 from streamq.worker.threads import NoThreadError, Threads
-
-
-def until(true, seconds=5):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_calls_run_beside_each_other_in_as_many_threads_as_asked_for():

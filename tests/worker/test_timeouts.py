@@ -9,7 +9,8 @@ from collections import defaultdict
 from itertools import pairwise
 
 import pytest
-from worker.fleet import free_port, is_idle, quick, told_by_http, until, working
+from waiting import until
+from worker.fleet import free_port, is_idle, quick, told_by_http, working
 
 TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-7.0", "valkey-9"], indirect=True)
 

@@ -12,8 +12,9 @@ from collections import Counter
 
 import pytest
 import servers
+from waiting import until
 from worker.crew import Crew
-from worker.fleet import effects, is_idle, is_over, is_script, options_of, promoter, quick, until, working
+from worker.fleet import effects, is_idle, is_over, is_script, options_of, promoter, quick, working
 
 from streamq import Stream
 from streamq._ops import promote

@@ -7,7 +7,8 @@ import threading
 import time
 
 import pytest
-from worker.fleet import effects, free_port, is_idle, options_of, quick, told_by_http, until, working
+from waiting import until
+from worker.fleet import effects, free_port, is_idle, options_of, quick, told_by_http, working
 
 from streamq import AsyncStream, ConfigurationError, Hooks, Reject, Release, Stream, Worker
 from streamq._scripts import source

@@ -7,7 +7,8 @@ import os
 import time
 
 import pytest
-from worker.fleet import is_idle, quick, until, working
+from waiting import until
+from worker.fleet import is_idle, quick, working
 
 from streamq import WorkerSettings
 from streamq.worker import maintenance

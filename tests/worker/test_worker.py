@@ -11,8 +11,9 @@ import time
 from collections import Counter
 
 import pytest
+from waiting import until
 from worker import fleet
-from worker.fleet import effects, is_idle, quick, until, working
+from worker.fleet import effects, is_idle, quick, working
 
 from streamq import AsyncStream, ConfigurationError, Reject, Retry, Worker
 from streamq.worker.fetch import Fetcher

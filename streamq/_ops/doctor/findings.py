@@ -18,6 +18,8 @@ Check = Literal[
     "version",
     "mode",
     "role",
+    "cluster",
+    "sentinels",
     "loading",
     "clock",
     "memory",

@@ -111,12 +111,19 @@ def is_too_old(hello: Hello) -> bool:
     return numbers is not None and hello.product == "redis" and (int(numbers[1]), int(numbers[2] or 0)) < OLDEST
 
 
-def judge(facts: Facts, *, where: str, is_tls: bool) -> Iterator[Finding]:
-    """All that can be said of the server, but for its clock."""
+def judge(facts: Facts, *, where: str, is_tls: bool, of_cluster: bool = False) -> Iterator[Finding]:
+    """All that can be said of the server, but for its clock.
+
+    Args:
+        facts: What it says of itself.
+        where: Its address, for people.
+        is_tls: Whether we came by TLS.
+        of_cluster: Whether it was reached as a part of its cluster, which is right for a node.
+    """
     tls = "by TLS" if is_tls else "without TLS"
     whom = f" as user {facts.user}" if facts.user else ""
     yield Finding(check="connection", severity="ok", text=f"connected to {where} {tls}{whom}")
-    yield from _identity(facts)
+    yield from _identity(facts, of_cluster=of_cluster)
     if not facts.serves:
         return
     if not facts.info:
@@ -133,7 +140,7 @@ def judge(facts: Facts, *, where: str, is_tls: bool) -> Iterator[Finding]:
     yield from _clients(facts)
 
 
-def _identity(facts: Facts) -> Iterator[Finding]:
+def _identity(facts: Facts, *, of_cluster: bool) -> Iterator[Finding]:
     hello = facts.hello
     if is_too_old(hello):
         yield Finding(
@@ -153,6 +160,8 @@ def _identity(facts: Facts) -> Iterator[Finding]:
             text=f"the server is reading its data from disk and refuses everything else{left}",
             remedy="wait, then ask again",
         )
+    if of_cluster and facts.is_node:
+        return
     if hello.mode == "sentinel":
         yield Finding(
             check="mode",

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from faults.chaos.load import STREAM
-from worker.fleet import Events, Fleet, until
+from waiting import until
+from worker.fleet import Events, Fleet
 
 TESTS: Final = Path(__file__).parent.parent.parent
 PROGRAM: Final = Path(__file__).parent / "process.py"
