@@ -4,9 +4,10 @@
     python tests/benchmarks/cluster.py --server redis-7.0   this one; may be repeated
 
 A cluster of three primaries with a replica each, all on this machine. Eight streams lie on each of the primaries that take
-part: one, two, or all three. One process adds jobs to all of these streams in bulk, and one worker drains them, so that the
-load is the same everywhere; what counts is not how fast that goes (servers, worker and this program share the cores) but what
-each job costs the primaries: commands, and CPU time. The rounds are interleaved; medians are printed, with the range.
+part: one, two, or all three. One process adds jobs to all of these streams in bulk, and a worker with as many slots for each
+stream drains them. What counts is not how fast that goes (servers, worker and this program share the cores) but what each job
+costs the primaries: round trips (reads from sockets) and CPU time, feeding the replicas included. The rounds are interleaved;
+medians are printed, with the range.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -34,37 +36,37 @@ from streamq.keys import Keys
 STREAMS = 8
 """On each primary that takes part."""
 
-JOBS = 2_000
+SLOTS = 16
+"""Of the worker, for each stream: so each read may bring as many, however many streams there are."""
+
+JOBS = 1_000
 """Of each stream."""
 
-ROUNDS = 5
+ROUNDS = 1
 PAYLOAD = {"url": "https://example.com/hooks/1234", "event": "order.paid", "id": "0123456789abcdef"}
-OURS = ("xadd", "evalsha", "eval", "xreadgroup", "xread", "xclaim", "xautoclaim", "hget", "hmget", "zrange", "multi", "exec")
-
-
-class Cost(NamedTuple):
-    """Of one job, on the primaries that take part."""
-
-    requests: float
-    """What we sent for it."""
-    cpu_us: float
 
 
 class Spent(NamedTuple):
-    """By a server since it was started."""
+    """By primaries since they were started."""
 
-    requests: int
+    reads: int
+    """What they read from sockets: one for what a client sends in one write."""
     cpu_s: float
 
     @classmethod
-    def by(cls, node: Node) -> Spent:
-        stats, cpu = node.info("commandstats"), node.info("cpu")
-        calls = sum(
-            int(line.split(",")[0].removeprefix("calls="))
-            for name, line in stats.items()
-            if name.removeprefix("cmdstat_") in OURS
+    def by(cls, primaries: Sequence[Node]) -> Spent:
+        stats, cpu = ([node.info(section) for node in primaries] for section in ("stats", "cpu"))
+        return cls(
+            sum(int(one["total_reads_processed"]) for one in stats),
+            sum(float(one["used_cpu_sys"]) + float(one["used_cpu_user"]) for one in cpu),
         )
-        return cls(calls, float(cpu["used_cpu_sys"]) + float(cpu["used_cpu_user"]))
+
+
+class Cost(NamedTuple):
+    """Of one job."""
+
+    reads: float
+    cpu_us: float
 
 
 def names_on(cluster: Cluster, primary: Node, numbers: Iterator[int]) -> list[str]:
@@ -77,45 +79,50 @@ def names_on(cluster: Cluster, primary: Node, numbers: Iterator[int]) -> list[st
     return found
 
 
-def drain(cluster: Cluster, names: Sequence[str]) -> None:
-    """Add jobs to all streams, and let a worker do them all."""
-    left = len(names) * JOBS
-    over = threading.Event()
+class Load:
+    """Streams on some primaries, and a worker that drains them."""
 
-    async def handler(_: object) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            over.set()
+    def __init__(self, cluster: Cluster, primaries: Sequence[Node], numbers: Iterator[int]) -> None:
+        self._primaries = primaries
+        names = [name for primary in primaries for name in names_on(cluster, primary, numbers)]
+        self._streams = [Stream(name, dict, redis=cluster.url) for name in names]
+        self._left = 0
+        self._over = threading.Event()
+        self._worker = Worker(self._streams[0], self._handle, concurrency=SLOTS * len(names))
+        for stream in self._streams[1:]:
+            self._worker.add_stream(stream, self._handle)
+        self._thread = threading.Thread(target=self._worker.run)
+        self._thread.start()
+        self._drain(10)  # scripts are known then, and everything is warm
 
-    streams = [Stream(name, dict, redis=cluster.url) for name in names]
-    for stream in streams:
-        stream.add_many([PAYLOAD] * JOBS)
-    worker = Worker(streams[0], handler, concurrency=64)
-    for stream in streams[1:]:
-        worker.add_stream(stream, handler)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    over.wait()
-    while any(stream.inspect().length for stream in streams):
-        time.sleep(0.01)
-    worker.stop()
-    thread.join()
-    for stream in streams:
-        stream.delete(force=True)
-        stream.close()
+    def measure(self) -> Cost:
+        """Add jobs to all streams, and let the worker do them all."""
+        before = Spent.by(self._primaries)
+        self._drain(JOBS)
+        after = Spent.by(self._primaries)
+        jobs = len(self._streams) * JOBS
+        return Cost((after.reads - before.reads) / jobs, (after.cpu_s - before.cpu_s) * 1e6 / jobs)
 
+    def close(self) -> None:
+        """End the worker."""
+        self._worker.stop()
+        self._thread.join()
+        for stream in self._streams:
+            stream.delete(force=True)
+            stream.close()
 
-def measure(cluster: Cluster, primaries: Sequence[Node], numbers: Iterator[int]) -> Cost:
-    """One round."""
-    names = [name for primary in primaries for name in names_on(cluster, primary, numbers)]
-    before = [Spent.by(node) for node in primaries]
-    drain(cluster, names)
-    after = [Spent.by(node) for node in primaries]
-    jobs = len(names) * JOBS
-    requests = sum(b.requests - a.requests for a, b in zip(before, after, strict=True))
-    cpu_s = sum(b.cpu_s - a.cpu_s for a, b in zip(before, after, strict=True))
-    return Cost(requests / jobs, cpu_s * 1e6 / jobs)
+    def _drain(self, count: int) -> None:
+        self._left = count * len(self._streams)
+        self._over.clear()
+        for stream in self._streams:
+            stream.add_many([PAYLOAD] * count)
+        self._over.wait()
+        time.sleep(0.3)  # the last ones are settled
+
+    async def _handle(self, _: object) -> None:
+        self._left -= 1
+        if not self._left:
+            self._over.set()
 
 
 def shown(values: Sequence[float], digits: int) -> str:
@@ -134,16 +141,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             numbers = count()
             primaries = cluster.primaries
             costs: dict[int, list[Cost]] = {1: [], 2: [], 3: []}
-            measure(cluster, primaries[:1], numbers)  # scripts are loaded, and the process is warm
             for _ in range(ROUNDS):
                 for many, kept in costs.items():
-                    kept.append(measure(cluster, primaries[:many], numbers))
+                    with closing(Load(cluster, primaries[:many], numbers)) as load:
+                        kept.append(load.measure())
             rows = [
-                [str(many), shown([c.requests for c in kept], 4), shown([c.cpu_us for c in kept], 1)]
+                [str(many), shown([c.reads for c in kept], 3), shown([c.cpu_us for c in kept], 1)]
                 for many, kept in costs.items()
             ]
-            table(["primaries", "requests a job", "CPU of the primaries, us a job"], rows)
-
+            table(["primaries", "reads a job", "CPU of the primaries, us a job"], rows)
 
 
 if __name__ == "__main__":
