@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from streamq.cli import add, consumers, dead_letters, demo, doctor, groups, inspect, manual, run, scheduled, upkeep
+from streamq.cli import acl, add, consumers, dead_letters, demo, doctor, groups, inspect, manual, run, scheduled, upkeep
 from streamq.cli.output import fail
 from streamq.errors import StreamqError
 
@@ -76,6 +76,14 @@ app.command(
     rich_help_panel=manual.SET_UP,
     epilog=manual.examples("streamq delete orders", "streamq delete orders --force --yes"),
 )(upkeep.delete)
+app.command(
+    "acl",
+    rich_help_panel=manual.SET_UP,
+    epilog=manual.examples(
+        "streamq acl worker --user shop --deployment dp_1 | redis-cli",
+        "streamq acl viewer --user grafana --stream orders",
+    ),
+)(acl.acl)
 
 
 def _version(value: bool) -> None:
