@@ -27,6 +27,7 @@ Check = Literal[
     "clients",
     "rights",
     "trial",
+    "abilities",
     "streams",
     "reach",
     "types",
