@@ -59,6 +59,8 @@ def acl(
     commands = _commands(role, is_for_all=name is None)
     if cluster:
         commands |= {"CLUSTER SLOTS", "ASKING"}
+        if role in {Role.OPERATOR, Role.VIEWER}:
+            commands |= {"CLUSTER INFO", "CLUSTER NODES"}  # for `doctor`
     rules = [
         "on",
         "resetkeys",
