@@ -10,7 +10,7 @@ import typer
 
 from streamq.cli.output import AsJson, Deployment, print_json, say
 from streamq.errors import ConfigurationError
-from streamq.keys import Keys, check_name, registry
+from streamq.keys import Keys, check_deployment, registry
 
 _USER: Final = re.compile(r"[A-Za-z0-9._@+-]{1,128}")
 """Names that redis-cli takes as they are."""
@@ -51,8 +51,7 @@ def acl(
         raise ConfigurationError(
             f"user {user!r:.80} is not valid: use 1 to 128 of the characters A-Z a-z 0-9 . _ @ + -"
         )
-    if deployment is not None:
-        check_name(deployment, "deployment")
+    check_deployment(deployment)
     patterns = _patterns(name, deployment)
     if role is Role.VIEWER and not redis_6:
         patterns = [f"%R{pattern}" for pattern in patterns]
