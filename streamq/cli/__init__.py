@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import typer
 
-from streamq.cli import add, consumers, dead_letters, demo, doctor, groups, inspect, manual, run, scheduled, upkeep
+from streamq.cli import acl, add, consumers, dead_letters, demo, doctor, groups, inspect, manual, run, scheduled, upkeep
 from streamq.cli.output import fail, status_of
 from streamq.errors import StreamqError
 
@@ -54,6 +54,12 @@ _command(manual.CHANGE, upkeep.pause, "streamq pause orders", "streamq pause ord
 _command(manual.CHANGE, upkeep.resume, "streamq resume orders", "streamq resume orders --json")
 app.add_typer(groups.app, name="groups", rich_help_panel=manual.SET_UP)
 app.add_typer(consumers.app, name="consumers", rich_help_panel=manual.SET_UP)
+_command(
+    manual.SET_UP,
+    acl.acl,
+    "streamq acl worker --user shop --deployment dp_1 | redis-cli",
+    "streamq acl viewer --user grafana --stream orders",
+)
 _command(
     manual.SET_UP, upkeep.trim, "streamq trim orders", "streamq trim orders --keep-for 7d --keep-last 100000 --yes"
 )

@@ -239,6 +239,23 @@ def test_a_command_that_the_user_may_not_run(make_stream, raw, user, denied):
     assert look.state(raw, s) == State(counters={"done:workers": 1})
 
 
+@pytest.mark.covers("I7", "C83")
+def test_who_may_not_ask_whether_a_stream_is_full(make_stream, raw, user):
+    """XADD of a stream that is there asks before: without the right the effect is refused, as without one for XADD."""
+    url, rights = user
+    s = make_stream(redis=url)
+    raw.xadd(s._spec.keys.data("log"), {"f": "v"})
+    job = started(s)
+    job.effects.incrby("n").xadd("log", {"f": "v"})
+    rights("-xinfo")
+    error = refused(s, raw, job)
+    assert (error.key, error.command) == ("log", "XADD")
+    assert "XINFO STREAM" in error.reason
+    rights("+xinfo")
+    s.commit(job)
+    assert raw.xlen(s._spec.keys.data("log")) == 2
+
+
 @pytest.mark.covers("I7")
 def test_a_key_that_the_user_may_not_touch(make_stream, raw, user):
     url, rights = user

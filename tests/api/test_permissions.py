@@ -15,7 +15,9 @@ from streamq._ops import access, consumers, promote
 from streamq.worker import maintenance
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
-ROWS = re.findall(r"^\| ([^|]+) \| (?:and )?(`.+`)[^|]* \|$", PAGE.partition("## Permissions")[2], re.MULTILINE)
+ROWS = re.findall(
+    r"^\| ([^|]+) \| (?:and )?(`.+`)[^|]* \|$", PAGE.partition("### Which command is for what")[2], re.MULTILINE
+)
 COMMANDS = [re.sub(r"\\", "", names.strip("`")).split() for _, names in ROWS]
 PRODUCER = [*COMMANDS[0], *COMMANDS[1]]
 SCHEDULER = [*PRODUCER, *COMMANDS[2]]

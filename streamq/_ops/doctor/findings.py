@@ -29,6 +29,7 @@ Check = Literal[
     "clients",
     "rights",
     "trial",
+    "abilities",
     "streams",
     "reach",
     "types",
