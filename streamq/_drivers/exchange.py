@@ -188,6 +188,10 @@ def refused(error: Exception, keys: Sequence[str]) -> StreamqError:
             return ConfigurationError(f"the user lacks a permission: {message}{where}")
         case "WRONGTYPE":
             return ConfigurationError(f"{message}{where}")
+        case "MOVED" | "ASK":
+            return ServerError(
+                f"{code} {message}{where}", code=code
+            )  # a number and an address alone tell nobody anything
     if message.lower().startswith("unknown command"):
         return ServerTooOldError(f"the server does not know a command that is needed: {message}")
     return ServerError(f"{message}{where}", code=code or "ERR")

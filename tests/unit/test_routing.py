@@ -9,6 +9,7 @@ import redis.exceptions as failures
 
 from streamq import _scripts
 from streamq._drivers.books import ASKED_S, ClusterBook, SentinelBook
+from streamq._drivers.exchange import refused
 from streamq._drivers.routing import HOPS, LONGEST_WAIT_S, PATIENCE_S, inquire, travel
 from streamq._drivers.slots import SLOTS
 from streamq._drivers.steps import Address, Cut, Drop, Send, Sleep
@@ -595,6 +596,15 @@ def test_a_cluster_that_is_gone_is_waited_for():
         world.run(command(), world.book)
     assert not caught.value.maybe_executed
     assert world.now - began == pytest.approx(PATIENCE_S)
+
+
+def test_an_error_about_a_slot_says_what_is_said_of_it():
+    for error, text in (
+        (failures.AskError("8613 n:2"), "ASK 8613 n:2"),
+        (failures.MovedError("8613 n:2"), "MOVED 8613 n:2"),
+    ):
+        told = refused(error, (KEYS.stream,))
+        assert (str(told), told.code) == (f"{text} (key {KEYS.stream})", text.split()[0])
 
 
 def test_patience_is_the_callers():
