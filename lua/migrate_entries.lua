@@ -14,6 +14,7 @@
 -- ARGV[3]  most entries
 -- ARGV[4]  bytes of entries after which no further ones are moved
 -- ARGV[5]  entry ID behind which to begin, for what could not be moved; 0-0 at first
+-- ARGV[6]  field that holds the payload there
 --
 -- Returns  { moved, superseded, finished, { stuck, ... }, last }
 --          superseded  removed, since this layout has a job of that ID already
@@ -36,6 +37,7 @@ local ttl = ARGV[2]
 local most = tonumber(ARGV[3])
 local most_bytes = tonumber(ARGV[4])
 local after = ARGV[5]
+local payload = ARGV[6]
 
 local wrong = check_stream(old) or check_stream(stream) or check_stream(dead) or check_type(times, 'zset')
   or check_hash(old_meta) or check_hash(meta) or check_slices(all_ids) or check_lock(lock, owner, ttl)
@@ -67,7 +69,7 @@ local function move(id, fields)
   elseif job_id and (timers_of(times, job_id, groups)[1] or is_superseded(stream, job_id, find_record(ids, now, job_id))) then
     superseded = superseded + 1
   else
-    local first = copy_entry(stream, groups, id, fields, wanted)
+    local first = copy_entry(stream, groups, id, with_payload(fields, payload), wanted)
     if job_id then point_records(all_ids, job_id, id, first) end
     moved = moved + 1
   end

@@ -42,13 +42,13 @@ def scheduled(lock: Lock, old: Keys, new: Keys, *, most: int, max_bytes: int) ->
     return Script("migrate_scheduled", (lock.key, *keys), (*lock.argv, most, max_bytes), decode)
 
 
-def stream(lock: Lock, old: Keys, new: Keys) -> Script[int | None]:
-    """``migrate_stream.lua``: how many entries were moved; None if this layout has a stream already."""
+def stream(lock: Lock, old: str, new: str) -> Script[int | None]:
+    """``migrate_stream.lua``: how many entries were moved; None if there is such a stream already."""
 
     def decode(reply: Reply) -> int | None:
         return None if reply[0] < 0 else reply[1] if reply[0] else 0
 
-    return Script("migrate_stream", (lock.key, old.stream, new.stream), lock.argv, decode)
+    return Script("migrate_stream", (lock.key, old, new), lock.argv, decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +63,25 @@ class Copied:
     """Behind which to go on; empty at the end."""
 
 
-def entries(lock: Lock, old: Keys, new: Keys, *, most: int, max_bytes: int, after: str) -> Script[Copied]:
-    """``migrate_entries.lua``."""
+def entries(
+    lock: Lock,
+    old: Keys,
+    new: Keys,
+    *,
+    most: int,
+    max_bytes: int,
+    after: str,
+    source: str | None = None,
+    payload: str = "job",
+) -> Script[Copied]:
+    """``migrate_entries.lua``. `source` is somebody's stream in place of the previous layout's."""
 
     def decode(reply: Reply) -> Copied:
         moved, superseded, finished, stuck, last = reply
         return Copied(moved, superseded, finished, texts(stuck), text(last))
 
-    keys = (old.stream, old.meta, *old.ids, new.stream, new.dead, new.meta, new.scheduled, *new.ids)
-    return Script("migrate_entries", (lock.key, *keys), (*lock.argv, most, max_bytes, after), decode)
+    keys = (source or old.stream, old.meta, *old.ids, new.stream, new.dead, new.meta, new.scheduled, *new.ids)
+    return Script("migrate_entries", (lock.key, *keys), (*lock.argv, most, max_bytes, after, payload), decode)
 
 
 def letters(lock: Lock, old: Keys, new: Keys, *, most: int, max_bytes: int) -> Script[int]:

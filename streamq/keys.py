@@ -255,6 +255,12 @@ def owner_of(key: str, deployment: str | None) -> tuple[str, bool] | None:
     return (name, False) if key in keys.previous or keys.is_open_ended(key) else None
 
 
+def is_ours(key: str, deployment: str | None) -> bool:
+    """Whether `key` is one that streamq makes, in this deployment, in none, or with a hash tag in any other."""
+    ours = owner_of(key, None) or owner_of(key, deployment)
+    return ours is not None or re.match(r"([^:{}]+:)?streamq:\{", key) is not None
+
+
 def migration_record(deployment: str | None, name: str) -> str:
     """Key of what became of a migration: a hash in a slot of its own, of the whole deployment."""
     return registry(deployment).removesuffix("streams") + f"migration:{name}"

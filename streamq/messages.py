@@ -26,6 +26,7 @@ Reason = Literal[
     "unknown_type",
     "unknown_group",
     "entry_missing",
+    "adopted",
 ]
 """Why a job was dead-lettered. A closed list."""
 

@@ -8,3 +8,16 @@ local function check_lock(lock, owner, ttl)
   end
   redis.call('PEXPIRE', lock, ttl)
 end
+
+-- Fields with the payload under the name that it has here. One that was named so already is still there, as was:job.
+local function with_payload(fields, name)
+  if name == '' or name == 'job' then return fields end
+  local renamed, seen = { unpack(fields) }, false
+  for i = 1, #fields, 2 do
+    if fields[i] == name and not seen then renamed[i], seen = 'job', true end
+  end
+  for i = 1, #fields, 2 do
+    if seen and fields[i] == 'job' then renamed[i] = 'was:job' end
+  end
+  return renamed
+end

@@ -16,6 +16,7 @@ import typer
 from streamq.cli import (
     acl,
     add,
+    adopt,
     consumers,
     dead_letters,
     demo,
@@ -68,6 +69,7 @@ _command(manual.CHANGE, upkeep.pause, "streamq pause orders", "streamq pause ord
 _command(manual.CHANGE, upkeep.resume, "streamq resume orders", "streamq resume orders --json")
 app.add_typer(groups.app, name="groups", rich_help_panel=manual.SET_UP)
 app.add_typer(consumers.app, name="consumers", rich_help_panel=manual.SET_UP)
+migrate.app.command("adopt", epilog=manual.examples(*adopt.EXAMPLES))(adopt.adopt)
 app.add_typer(migrate.app, name="migrate", rich_help_panel=manual.SET_UP)
 _command(
     manual.SET_UP,

@@ -38,14 +38,14 @@ app = typer.Typer(
 )
 
 
-class _Site:
+class Site:
     """A deployment of a server, as the commands need it."""
 
     def __init__(self, url: str | None, deployment: str | None) -> None:
         self.deployment = None if deployment is None else check_name(deployment, "deployment")
         self._driver: BlockingDriver = settings_of(url).blocking()
 
-    def __enter__(self) -> _Site:
+    def __enter__(self) -> Site:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -95,7 +95,7 @@ def list_(url: Url = None, deployment: Deployment = None, as_json: AsJson = Fals
     With --json: a list of name, title, state (pending, applied, not_applicable, not_needed), at, reason, cleaned_at, keys and
     streams of the previous layout. Changes nothing. Exit status: 0.
     """
-    with _Site(url, deployment) as site:
+    with Site(url, deployment) as site:
         standing, _ = site.standing()
     if as_json:
         print_json([standing])
@@ -113,7 +113,7 @@ def status(url: Url = None, deployment: Deployment = None, as_json: AsJson = Fal
     from streamq.migrations import coordinator
     from streamq.migrations.coordinator import State
 
-    with _Site(url, deployment) as site:
+    with Site(url, deployment) as site:
         standing, _ = site.standing()
         holder = site.run(coordinator.holder(site.deployment))
     if as_json:
@@ -133,7 +133,7 @@ def plan(url: Url = None, deployment: Deployment = None, as_json: AsJson = False
     With --json: migration, state, reason, streams (per stream what it has in the previous layout, and way: rename, or copy where
     this layout has such a stream already; wrong: keys that hold something else). Exit status: 0, 1 a key is of a wrong type.
     """
-    with _Site(url, deployment) as site:
+    with Site(url, deployment) as site:
         standing, there = site.standing()
         held = site.held(there) if standing.state == "pending" else []
     if as_json:
@@ -161,7 +161,7 @@ def apply(yes: Yes = False, url: Url = None, deployment: Deployment = None, as_j
     from streamq.migrations import coordinator
     from streamq.migrations.coordinator import Outcome, State
 
-    with _Site(url, deployment) as site:
+    with Site(url, deployment) as site:
         standing, there = site.standing()
         if standing.state is State.NOT_APPLICABLE:
             site.run(coordinator.note_not_applicable(site.deployment, standing.name, standing.reason or ""))
@@ -190,7 +190,7 @@ def verify(url: Url = None, deployment: Deployment = None, as_json: AsJson = Fal
     from streamq.migrations import coordinator
     from streamq.migrations.coordinator import State
 
-    with _Site(url, deployment) as site:
+    with Site(url, deployment) as site:
         standing, there = site.standing()
         held = site.held(there)
         defects = [] if standing.state is State.NOT_APPLICABLE else site.run(coordinator.verify(site.deployment, there))
@@ -235,7 +235,7 @@ def cleanup(
 
     if name is not None and name not in coordinator.NAMES:
         raise ConfigurationError(f"there is no migration {name!r:.80}: there is {', '.join(coordinator.NAMES)}")
-    with _Site(url, deployment) as site:
+    with Site(url, deployment) as site:
         standing, there = site.standing()
         if name is None:
             _list_leftovers(standing, as_json=as_json)
@@ -266,7 +266,7 @@ def unlock(yes: Yes = False, url: Url = None, deployment: Deployment = None, as_
     from streamq.keys import migration_lock
     from streamq.migrations import coordinator
 
-    with _Site(url, deployment) as site:
+    with Site(url, deployment) as site:
         holder = site.run(coordinator.holder(site.deployment))
         removed = False
         if holder is not None:

@@ -179,7 +179,7 @@ def _scheduled(lock: Lock, keys: Keys, moved: Moved, told: Told) -> Plan[None]:
 
 
 def _stream(lock: Lock, keys: Keys, moved: Moved, told: Told) -> Plan[None]:
-    entries = yield from ask(scripts.stream(lock, keys.untagged, keys))
+    entries = yield from ask(scripts.stream(lock, keys.untagged.stream, keys.stream))
     if entries is not None:
         moved.entries += entries
         told(entries)

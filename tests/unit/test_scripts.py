@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamq import Effects, StreamOptions, _scripts, _scripts_migrate, _scripts_timers, _scripts_upkeep
+from streamq import Effects, StreamOptions, _scripts, _scripts_adopt, _scripts_migrate, _scripts_timers, _scripts_upkeep
 from streamq._ops import access
 from streamq._scripts import Held, NewJob, Settled
 from streamq._scripts_migrate import Lock
@@ -111,6 +111,11 @@ def migrating(keys):
     lock = Lock(migration_lock(None), "me", 1)
     of_both = (lock, old, keys)
     return {
+        "migrate_adopt_drop": _scripts_adopt.drop(lock, [old.stream, old.dead]),
+        "migrate_adopt_letters": _scripts_adopt.letters(
+            lock, old.dead, keys, group="g", most=1, max_bytes=2, after="0-0", payload="job"
+        ),
+        "migrate_adopt_timers": _scripts_adopt.timers(lock, old.scheduled, old.jobs, keys, most=1, max_bytes=2, skip=0),
         "migrate_data": _scripts_migrate.data(*of_both, found=[old.data("a")]),
         "migrate_drop": _scripts_migrate.drop(lock, old),
         "migrate_entries": _scripts_migrate.entries(*of_both, most=1, max_bytes=2, after="0-0"),
@@ -119,7 +124,7 @@ def migrating(keys):
         "migrate_record": _scripts_migrate.record(lock, migration_record(None, "001"), fields=["at", 1]),
         "migrate_records": _scripts_migrate.records(lock, old.ids[0], keys.ids, target=0, cursor="0", count=1),
         "migrate_scheduled": _scripts_migrate.scheduled(*of_both, most=1, max_bytes=2),
-        "migrate_stream": _scripts_migrate.stream(*of_both),
+        "migrate_stream": _scripts_migrate.stream(lock, old.stream, keys.stream),
         "migrate_unlock": _scripts_migrate.unlock(lock.key, owner="me"),
     }
 
