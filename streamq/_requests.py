@@ -29,7 +29,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 Arg: TypeAlias = str | bytes | int
 Reply: TypeAlias = Any
-"""As RESP2 has it: bytes, int, None, nested lists; inside a pipeline also a `ServerError` in an element's place."""
+"""As RESP2 has it: bytes, int, None, nested lists; inside a pipeline also a `StreamqError` in an element's place."""
 
 
 class Command(msgspec.Struct, Generic[T_co], frozen=True, eq=False):

@@ -42,6 +42,8 @@ SLICES: Final = 4
 HASH_TAGS: Final = "001_hash_tags"
 """The migration from the previous layout to this one."""
 
+_PRODUCT: Final = "streamq"
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -55,6 +57,20 @@ def check_name(value: str, what: str) -> str:
         raise ConfigurationError(
             f"{what} {value!r:.80} is not valid: use 1 to 128 of the characters A-Z a-z 0-9 . _ - (no braces, no colon)"
         )
+    return value
+
+
+def check_deployment(value: str | None) -> str | None:
+    """Return `value` if it is the name of a deployment, or None for none.
+
+    Raises:
+        ConfigurationError: It is no name, or ``streamq``: its keys would begin as those without a deployment, so that neither
+            patterns of SCAN nor of an ACL could tell them apart.
+    """
+    if value is None:
+        return None
+    if check_name(value, "deployment") == _PRODUCT:
+        raise ConfigurationError(f"deployment {value!r} is not valid: keys without a deployment begin so")
     return value
 
 
@@ -102,7 +118,7 @@ class Keys:
         is_tagged: False for those of the previous layout, which has no hash tag.
 
     Raises:
-        ConfigurationError: `name` or `deployment` is not a valid name.
+        ConfigurationError: `name` or `deployment` is not valid.
     """
 
     __slots__ = (
@@ -124,7 +140,7 @@ class Keys:
 
     def __init__(self, name: str, deployment: str | None = None, *, is_tagged: bool = True) -> None:
         self.name = check_name(name, "stream name")
-        self.deployment = None if deployment is None else check_name(deployment, "deployment")
+        self.deployment = check_deployment(deployment)
         space = "" if deployment is None else f"{deployment}:"
         self.is_tagged = is_tagged
         self.prefix = f"{space}streamq:{{{space}{name}}}" if is_tagged else f"{space}streamq:{name}"
@@ -199,7 +215,7 @@ class Keys:
 
 def registry(deployment: str | None) -> str:
     """Key of the set of stream names. It has a slot of its own: never in one transaction with a stream's keys."""
-    return "streamq:streams" if deployment is None else f"{deployment}:streamq:streams"
+    return "streamq:streams" if check_deployment(deployment) is None else f"{deployment}:streamq:streams"
 
 
 def stream_pattern(deployment: str | None) -> str:

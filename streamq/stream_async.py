@@ -61,9 +61,9 @@ class AsyncStream(Generic[T]):
         name: Name of the stream: letters, digits, ``.``, ``_``, ``-``, 1 to 128 of them.
         type: Type of the payloads: a msgspec Struct, any other type that msgspec decodes, ``dict`` (the default), or
             ``bytes`` for raw payloads. Of a union type checkers must be told: ``s: Stream[A | B] = Stream("s", A | B)``.
-        redis: URL (``redis://``, ``rediss://``, ``unix://``, ``embedded://[/directory]``), or a redis-py client whose
-            settings are used for connections of our own, or None for the environment's ``STREAMQ_URL``, else
-            ``redis://localhost:6379``.
+        redis: URL (``redis://``, ``rediss://``, ``redis+cluster://``, ``redis+sentinel://``, ``unix://``,
+            ``embedded://[/directory]``), or a redis-py client whose settings are used for connections of our own, or None for
+            the environment's ``STREAMQ_URL``, else ``redis://localhost:6379``.
         deployment: Namespace, where several deployments share a server.
         options: See `StreamOptions`; the defaults fit most streams.
 

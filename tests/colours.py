@@ -77,7 +77,7 @@ def open_stream(
 
 
 @pytest.fixture
-def make_stream(redis_url: str, ns: str, colour: str) -> Iterator[Callable[..., Any]]:
+def make_stream(redis_url: str, ns: str, colour: str, raw: redis.Redis) -> Iterator[Callable[..., Any]]:
     """Make streams on the shared server: ``make_stream(name=None, type=dict, **options)``.
 
     Without a name all are one and the same stream, named after `ns`; a name is put behind it. ``redis=`` and
@@ -100,6 +100,5 @@ def make_stream(redis_url: str, ns: str, colour: str) -> Iterator[Callable[..., 
             return stream
 
         yield make
-    with redis.Redis.from_url(redis_url, single_connection_client=True, driver_info=None) as client:
-        for key, full in registered:
-            client.srem(key, full)
+    for key, full in registered:
+        raw.srem(key, full)

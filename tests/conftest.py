@@ -5,9 +5,12 @@ Servers are chosen once per run:
 - ``STREAMQ_TEST_URL``: this running server, and no other.
 - ``STREAMQ_TEST_BACKEND``: ``docker`` or ``local`` forbids that one stands in for the other (see `_Choice`).
 - ``STREAMQ_TEST_IMAGE``: the images to use (see `containers.images`).
-- ``STREAMQ_TEST_ONLY``: backends (``redis-6.2 valkey-9``) to which the run is confined.
+- ``STREAMQ_TEST_ONLY``: backends (``redis-6.2 valkey-9 cluster-valkey-9``) to which the run is confined.
 - ``STREAMQ_REQUIRE``: backends that must be there and start, else the run ends before its first test. Without it,
   whatever is found is used, and the header says what is missing.
+
+A name that begins with ``cluster-`` is a cluster of that server, of three primaries with a replica each. Clusters are always
+local processes, also where the other backends are containers, and run tests of the contract only.
 
 A test that asks for none of the server fixtures starts no server. A test that needs one certain backend says
 ``@pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)``.
@@ -24,15 +27,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import clusters
 import containers
 import pytest
 import redis
 import servers
 
-pytest_plugins = ["colours"]
+from streamq.keys import Keys
+
+pytest_plugins = ["colours", "one_slot"]
 
 _ROW: Final = re.compile(r"[A-Z]+\d+b?")
 _CASE: Final = re.compile(r"C\d\d")
+_CLUSTER_CASES: Final = frozenset(
+    {
+        *("C21", "C22", "C34", "C84", "C85"),
+        *("C15", "C32", "C42", "C43", "C61", "C87", "C89", "C93"),
+        *("C35", "C68", "C83", "C92"),
+    }
+)
+"""Field cases of clusters, of outages, and of clients and users."""
+
 _NO_BACKEND: Final = "none"
 
 # Tests below this directory show the contract of the library with a server: they run in a container where there is
@@ -40,6 +55,10 @@ _NO_BACKEND: Final = "none"
 # hundreds of thousands of requests, each of which takes three times as long through Docker's proxy; what they vary is
 # the order of requests, which is the same in both. And what kills or configures a server needs one of its own.
 _CONTAINED: Final = "api"
+
+_CLUSTER: Final = "cluster-"
+_CLUSTERS: Final = ("redis-7.0", "valkey-9")
+"""Servers of which clusters are made: of each product the one that has been with it longest."""
 
 # --- choosing the servers -----------------------------------------------------------------
 
@@ -53,13 +72,21 @@ class _Backend:
     image: containers.Image | None = None
     strict: bool = False
 
+    @property
+    def is_cluster(self) -> bool:
+        return self.name.startswith(_CLUSTER)
+
     def place(self, *, contained: bool) -> servers.Backend | servers.GivenServer | containers.Image | None:
         """Return where tests find their shared server: those of the contract in a container, others locally."""
+        if self.is_cluster:
+            return self.local if contained else None
         if contained:
             return self.image if self.strict else self.image or self.local
         return self.local or self.image
 
     def __str__(self) -> str:
+        if isinstance(self.local, servers.Backend) and self.is_cluster:
+            return f"tests/{_CONTAINED}: six of local {self.local.version} ({self.local.binary})"
         docker = f"docker image {self.image.reference}" if self.image else ""
         if isinstance(self.local, servers.GivenServer):
             local = f"given, {self.local.version}"
@@ -107,6 +134,8 @@ class _Choice:
             raise servers.ServerUnavailableError(f"STREAMQ_TEST_BACKEND=docker, but {reasons}")
         names = [name for name in servers.ordered((*local, *images)) if name in only or not only]
         backends = {name: _Backend(name, local.get(name), images.get(name), mode == "docker") for name in names}
+        backends |= _clusters(local, only)
+        missing |= {_CLUSTER + name: missing[name] for name in _CLUSTERS if name in missing}
         if unknown := [name for name in only if name not in backends]:
             where = absent.get(unknown[0]) or missing.get(unknown[0], "no such server on PATH")
             raise servers.ServerUnavailableError(f"STREAMQ_TEST_ONLY names {unknown[0]}, which was not found ({where})")
@@ -124,7 +153,7 @@ class _Choice:
                 raise servers.ServerUnavailableError(
                     f"STREAMQ_REQUIRE names {name}, which was not found ({where}). Found: {found}."
                 )
-            if self.mode == "docker" and backend.image is None:
+            if self.mode == "docker" and backend.image is None and not backend.is_cluster:
                 raise servers.ServerUnavailableError(
                     f"STREAMQ_REQUIRE names {name}, for which STREAMQ_TEST_IMAGE has no image"
                 )
@@ -141,6 +170,11 @@ class _Choice:
         return (
             f"No test server was found. One of these is needed: {wanted}; or {docker}; or STREAMQ_TEST_URL=redis://..."
         )
+
+
+def _clusters(local: Mapping[str, servers.Backend], only: Sequence[str]) -> dict[str, _Backend]:
+    names = [_CLUSTER + name for name in local if name in _CLUSTERS or _CLUSTER + name in only]
+    return {name: _Backend(name, local[name.removeprefix(_CLUSTER)]) for name in names if name in only or not only}
 
 
 def _words(variable: str) -> tuple[str, ...]:
@@ -182,7 +216,14 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return lines
 
 
-_ON_ONE: Final = {"test_servers.py", "test_ratios.py", "test_demo.py", "test_examples.py", "test_run.py"}
+_ON_ONE: Final = {
+    "test_servers.py",
+    "test_clusters.py",
+    "test_ratios.py",
+    "test_demo.py",
+    "test_examples.py",
+    "test_run.py",
+}
 """Of the tests' own helpers, and of programs whose every request other tests try on all servers: the last one will do."""
 
 
@@ -202,19 +243,27 @@ def _is_repeated(item: pytest.Item, backends: Sequence[str]) -> bool:
     The facades are one text, and what differs between servers the blocking one shows on all of them: so with asyncio each test
     runs on Valkey, and on the oldest server if it covers a row. Without asyncio, what covers neither a row nor a case runs
     on the oldest and on Valkey. What is ``slow`` runs on Valkey without asyncio; on the oldest, too, if it covers a row.
+
+    On clusters, what covers a row, or a case of theirs, and is not slow: on the first with the blocking facade, on the last with
+    the other.
     """
     call = getattr(item, "callspec", None)
     if call is None or "backend" not in call.params or not _is_contained(item):
         return False
-    first, last = backends[0], backends[-1]
+    name, is_async = call.params["backend"], call.params.get("colour") == "async"
+    alike = [other for other in backends if other.startswith(_CLUSTER) == name.startswith(_CLUSTER)] or [name]
+    first, last = alike[0], alike[-1]
     wanted = {first, last} if _covers_a_row(item) else {last}
-    if call.params.get("colour") == "async":
-        return item.get_closest_marker("slow") is not None or call.params["backend"] not in wanted
+    if name.startswith(_CLUSTER):
+        is_wanted = _covers_a_row(item) or _concerns_clusters(item)
+        return not is_wanted or name != alike[-is_async] or item.get_closest_marker("slow") is not None
+    if is_async:
+        return item.get_closest_marker("slow") is not None or name not in wanted
     if _chose_backends(item):
         return False
     if item.get_closest_marker("slow"):
-        return call.params["backend"] not in wanted
-    return not item.get_closest_marker("covers") and call.params["backend"] not in {first, last}
+        return name not in wanted
+    return not item.get_closest_marker("covers") and name not in {first, last}
 
 
 def _chose_backends(item: pytest.Item) -> bool:
@@ -229,6 +278,10 @@ def _names(mark: pytest.Mark) -> list[str]:
 def _covers_a_row(item: pytest.Item) -> bool:
     rows = [row for mark in item.iter_markers("covers") for row in mark.args]
     return any(not _CASE.fullmatch(row) for row in rows)
+
+
+def _concerns_clusters(item: pytest.Item) -> bool:
+    return any(_CLUSTER_CASES.intersection(mark.args) for mark in item.iter_markers("covers"))
 
 
 def _outermost(names: list[str], count: int) -> list[str]:
@@ -331,6 +384,20 @@ def shared_process(backend: _Backend) -> Iterator[servers.Server]:
 
 
 @pytest.fixture(scope="session")
+def shared_cluster(request: pytest.FixtureRequest, backend: _Backend) -> Iterator[clusters.Cluster]:
+    """The cluster that tests of this backend share."""
+    assert isinstance(backend.local, servers.Backend)
+    # Nobody is to take over in it, however busy the machine is.
+    with clusters.Cluster(backend.local, node_timeout_s=5.0) as running:
+        watch = request.config.pluginmanager.get_plugin("one_slot").WATCH
+        probes = watch.probes
+        yield running
+        # All that crossed slots are the trials that the doctor made of it.
+        assert running.crossings == watch.probes - probes
+        assert not [port for port, log in running.logs.items() if "CROSSSLOT" in log]
+
+
+@pytest.fixture(scope="session")
 def shared_container(backend: _Backend) -> Iterator[containers.ContainerServer]:
     """The container that tests of this backend share."""
     assert backend.image is not None
@@ -339,8 +406,12 @@ def shared_container(backend: _Backend) -> Iterator[containers.ContainerServer]:
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest, backend: _Backend) -> servers.Server | servers.GivenServer:
-    """A server that all tests of this backend share. Not to be stopped or configured: see `new_server`."""
+def server(
+    request: pytest.FixtureRequest, backend: _Backend
+) -> servers.Server | servers.GivenServer | clusters.Cluster:
+    """A server or cluster that all tests of this backend share. Not to be stopped or configured: see `new_server`."""
+    if backend.is_cluster:
+        return request.getfixturevalue("shared_cluster")
     match backend.place(contained=_is_contained(request.node)):
         case servers.GivenServer() as given:
             return given
@@ -355,6 +426,8 @@ def server(request: pytest.FixtureRequest, backend: _Backend) -> servers.Server 
 def new_server(backend: _Backend) -> Iterator[Callable[..., servers.Server]]:
     """Start servers of this backend for this test alone, to kill and restart; arguments as of `Server`."""
     local = backend.local
+    if backend.is_cluster:
+        pytest.skip("needs a server of its own")
     if isinstance(local, servers.GivenServer):
         pytest.skip("needs a server of its own, but STREAMQ_TEST_URL gives the only one")
     if local is None:
@@ -371,22 +444,32 @@ def new_server(backend: _Backend) -> Iterator[Callable[..., servers.Server]]:
 
 
 @pytest.fixture
-def redis_url(server: servers.Server | servers.GivenServer) -> str:
-    """URL of the shared server."""
+def redis_url(server: servers.Server | servers.GivenServer | clusters.Cluster) -> str:
+    """URL of the shared server or cluster."""
     return server.url
 
 
 @pytest.fixture
-def proxy(server: servers.Server | servers.GivenServer) -> Iterator[servers.CutProxy]:
+def proxy(server: servers.Server | servers.GivenServer | clusters.Cluster) -> Iterator[servers.CutProxy]:
     """A proxy to the shared server, to cut connections with."""
+    if isinstance(server, clusters.Cluster):
+        pytest.skip("nodes of a cluster name each other, not a proxy")
     with servers.CutProxy(server) as running:
         yield running
 
 
 @pytest.fixture
-def raw(redis_url: str) -> Iterator[redis.Redis]:
-    """A client with a single connection, to see what is really there: bytes, in the shape of RESP2."""
-    with redis.Redis.from_url(redis_url, single_connection_client=True, driver_info=None, protocol=2) as client:
+def raw(request: pytest.FixtureRequest, redis_url: str) -> Iterator[redis.Redis]:
+    """A client with a single connection, to see what is really there: bytes, in the shape of RESP2.
+
+    Of a cluster it is at home where the stream named after `ns` is (see `clusters.Eyes`).
+    """
+    server = request.getfixturevalue("server")
+    if isinstance(server, clusters.Cluster):
+        opened = server.eyes(Keys(request.getfixturevalue("ns")).stream)
+    else:
+        opened = redis.Redis.from_url(redis_url, single_connection_client=True, driver_info=None, protocol=2)
+    with opened as client:
         yield client
 
 
@@ -395,10 +478,12 @@ def ns(request: pytest.FixtureRequest) -> Iterator[str]:
     """A prefix that nobody else uses. Keys with it anywhere in their name are removed after the test."""
     prefix = f"t{secrets.token_hex(5)}"
     # Only of tests that use a server anyway. Asked for now, so that it is still there at teardown.
-    url = request.getfixturevalue("redis_url") if "server" in request.fixturenames else None
+    server = request.getfixturevalue("server") if "server" in request.fixturenames else None
     yield prefix
-    if url is not None:
-        with redis.Redis.from_url(url, single_connection_client=True, driver_info=None) as client:
+    if isinstance(server, clusters.Cluster):
+        server.remove(f"*{prefix}*")
+    elif server is not None:
+        with redis.Redis.from_url(server.url, single_connection_client=True, driver_info=None) as client:
             keys = list(client.scan_iter(match=f"*{prefix}*", count=1000))
             for start in range(0, len(keys), 1000):
                 client.unlink(*keys[start : start + 1000])

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import redis
+import redis.asyncio
+from clusters import Eyes
 
 Fields = list[tuple[bytes, bytes]]
 
 
 def call(raw: redis.Redis, *args: Any) -> Any:
     """Send one command and return its reply as it came: redis-py's parsers make dicts and lose doubled fields."""
+    if isinstance(raw, Eyes):
+        return raw.call(*args)
     raw.connection.send_command(*args)
     return raw.connection.read_response()
 
@@ -204,3 +209,24 @@ def age(
 def dumps(raw: redis.Redis, ns: str) -> dict[bytes, bytes]:
     """All keys of a prefix with all they hold, to see that nothing was changed."""
     return {key: call(raw, "DUMP", key) for key in raw.scan_iter(match=f"*{ns}*", count=1000)}
+
+
+def as_user(url: str, name: str, password: str) -> str:
+    """The URL of a server or a cluster with another user in it."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{name}:{password}@{rest.rpartition('@')[2]}"
+
+
+def twin(raw: redis.Redis) -> redis.Redis:
+    """Another client to look with, to the same server; to be closed."""
+    settings = raw.connection_pool.connection_kwargs
+    own = {name: settings[name] for name in ("host", "port", "db", "username", "password") if name in settings}
+    return redis.Redis(**own, single_connection_client=True, protocol=2)
+
+
+def kind_of_client(kind: type[redis.Redis | redis.asyncio.Redis], url: str) -> Callable[..., Any]:
+    """What makes a user's client of that kind, or of the kind for clusters, if the URL is a cluster's."""
+    if "+cluster" not in url:
+        return partial(kind.from_url, url)
+    kind = redis.RedisCluster if kind is redis.Redis else redis.asyncio.RedisCluster
+    return partial(kind.from_url, f"redis://{url.partition('://')[2].partition(',')[0]}")

@@ -1,6 +1,6 @@
 """Real servers for the tests, as local processes, and a proxy that cuts connections at a chosen command.
 
-Servers in containers are in `containers`.
+Servers in containers are in `containers`, clusters in `clusters`, and those that sentinels watch in `sentinels`.
 
 Three layers, none of which knows pytest:
 
@@ -15,6 +15,7 @@ import importlib.util
 import os
 import random
 import re
+import signal
 import socket
 import subprocess
 import tempfile
@@ -218,7 +219,7 @@ class Server:
             self._boot()
             return self
         for attempt in range(5):
-            self.port = free_port()
+            self.port = self._choose_port()
             try:
                 self._boot()
             except ServerUnavailableError:
@@ -250,6 +251,15 @@ class Server:
             self._process.wait()
             self._process = None
 
+    def pause(self) -> None:
+        """Freeze the process (SIGSTOP): its connections stay open and nothing answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a frozen process go on; one that is not frozen, or not there, stays as it is."""
+        if self.running:
+            os.kill(self.pid, signal.SIGCONT)
+
     def close(self) -> None:
         """End the server and remove its socket, log and data; data in a given directory stay."""
         self.kill()
@@ -267,6 +277,9 @@ class Server:
 
     def __repr__(self) -> str:
         return f"<Server {self.name} ({self.version}) on port {self.port}>"
+
+    def _choose_port(self) -> int:
+        return free_port()
 
     def _boot(self) -> None:
         # A socket left by a killed server would answer "refused" like one that is not there yet: start clean.
@@ -341,17 +354,24 @@ def ordered(names: Iterable[str]) -> list[str]:
     return [*(name for name in KNOWN if name in unique), *sorted(unique.difference(KNOWN))]
 
 
-def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 where nobody listens."""
+def free_port(ports: range = _PORTS, *, beside: int | None = None) -> int:
+    """Return a TCP port of 127.0.0.1 where nobody listens, neither there nor `beside` ports further on."""
     for _ in range(200):
-        port = random.choice(_PORTS)
-        with socket.socket() as probe:
-            # As servers set it: ports with connections in TIME_WAIT are free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return port
-    raise ServerUnavailableError(f"no free port in {_PORTS.start} to {_PORTS.stop}")
+        port = random.choice(ports)
+        if _is_free(port) and (beside is None or _is_free(port + beside)):
+            return port
+    raise ServerUnavailableError(f"no free port in {ports.start} to {ports.stop}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers set it: ports with connections in TIME_WAIT are free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def version_tuple(server: Server | GivenServer) -> tuple[int, ...]:

@@ -408,15 +408,18 @@ def test_reply_is_read_to_its_end_and_no_further(data, first):
 # --- choosing servers for a run -----------------------------------------------------------
 
 
-def run_pytest(directory: Path, source: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(
+    directory: Path, source: str, *arguments: str, below: str = ".", **environ: str
+) -> subprocess.CompletedProcess[str]:
     """Run pytest on one small file, with a copy of our conftest and the settings of our pyproject.toml."""
     shutil.copy(ROOT / "tests" / "conftest.py", directory)
-    (directory / "test_tiny.py").write_text(source)
+    (directory / below).mkdir(exist_ok=True)
+    (file := directory / below / "test_tiny.py").write_text(source)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMQ_", "PYTEST_"))}
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # saves more than half of the time
     env["STREAMQ_TEST_BACKEND"] = "local"  # containers have tests of their own
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={directory}"]
-    command += ["-p", "no:cacheprovider", "-p", "pytest_timeout", str(directory / "test_tiny.py"), *arguments]
+    command += ["-p", "no:cacheprovider", "-p", "pytest_timeout", str(file), *arguments]
     return subprocess.run(command, cwd=directory, env=env | environ, capture_output=True, text=True, timeout=100)
 
 

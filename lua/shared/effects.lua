@@ -69,11 +69,14 @@ local function denied(effects, probe)
   end
 end
 
--- A stream whose last ID has the highest time there is may take no more entries.
-local function exhausted(key)
-  local info = redis.call('XINFO', 'STREAM', key)
+-- Why a stream takes no more entries, or nil. One whose last ID has the highest time there is may not.
+local function why_full(key)
+  local info = redis.pcall('XINFO', 'STREAM', key)
+  local why = info.err and refused_or_denied(info.err)
+  if why then return type(why) == 'string' and 'XINFO STREAM, which is asked before: ' .. why or why end
   for i = 1, #info, 2 do
-    if info[i] == 'last-generated-id' then return string.sub(info[i + 1], 1, 20) == '18446744073709551615' end
+    local last = info[i] == 'last-generated-id' and info[i + 1] or ''
+    if string.sub(last, 1, 20) == '18446744073709551615' then return 'the stream has used up its IDs' end
   end
 end
 
@@ -91,9 +94,8 @@ local function check_effects(effects, probe)
       if kind ~= 'none' and kind ~= wanted then
         return i, 'WRONGTYPE: it holds a ' .. kind .. ', ' .. command .. ' needs a ' .. wanted
       end
-      if command == 'XADD' and kind == 'stream' and not kinds[key] and exhausted(key) then
-        return i, 'the stream has used up its IDs'
-      end
+      local full = command == 'XADD' and kind == 'stream' and not kinds[key] and why_full(key)
+      if full then return i, full end
       if CREATES[command] then kind = wanted end
     end
     kinds[key] = kind

@@ -7,6 +7,8 @@ local function number_after(a, b)
 end
 
 local function id_after(a, b)
+  local dash = string.find(a, '-', 1, true)
+  if #a == #b and string.find(b, '-', 1, true) == dash then return a > b end -- nearly always, and several times cheaper
   local a_ms, a_seq = string.match(a, '^(%d+)-(%d+)$')
   local b_ms, b_seq = string.match(b, '^(%d+)-(%d+)$')
   if a_ms ~= b_ms then return number_after(a_ms, b_ms) end

@@ -5,36 +5,214 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import redis.exceptions as failures
 from redis.asyncio.connection import AbstractConnection
 
-from streamq._drivers.exchange import Wire, exchange, lost, pack
+from streamq._drivers.exchange import HELLO, Greet, Wire, exchange, lost, pack
 from streamq._requests import Command, Plan, Reply, Request
 from streamq.errors import ConfigurationError, StreamqError
 
 T = TypeVar("T")
 
 
-class AsyncDriver:
-    """Runs plans, any number at once, in one event loop; each uses a connection of its own while it waits.
+class AsyncWatch(NamedTuple):
+    """What connections to one of several servers do more: they are made in a short time, and looked after."""
+
+    hail_s: float
+    """Longest wait for a connection, and for the server's first word on it."""
+    silence_s: float
+    """After which a reply is overdue."""
+    overdue: Callable[[], Coroutine[Any, Any, None]]
+    """What is done when a reply is overdue."""
+
+
+class AsyncConnections:
+    """Connections to one server; each request has one of its own while it waits, in one event loop.
 
     Args:
         connect: Makes a connection; it connects at first use.
         where: The server's address for messages, without credentials.
+        greet: Says what speaks against the server, by its reply to HELLO.
+        watch: Where there are several servers; without it only the first connection greets.
     """
 
-    def __init__(self, connect: Callable[[], AbstractConnection], where: str) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], AbstractConnection],
+        where: str,
+        greet: Greet | None = None,
+        watch: AsyncWatch | None = None,
+    ) -> None:
         self._connect = connect
         self._where = where
+        self._greet = greet
+        self._watch = watch
         self._idle: deque[AbstractConnection] = deque()
+        self._busy: set[AbstractConnection] = set()
+        self._asking: asyncio.Task[None] | None = None
         self._client_ids: WeakKeyDictionary[AbstractConnection, int | None] = WeakKeyDictionary()
         self._waiting: set[AbstractConnection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
+
+    async def drop(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            await self._idle.pop().disconnect(nowait=True)
+
+    async def cut(self) -> None:
+        """Break all connections, also those on which somebody waits."""
+        await self.drop()
+        for connection in list(self._busy):
+            await connection.disconnect(nowait=True)
+
+    async def aclose(self) -> None:
+        """Close the idle connections. A later request makes new ones, in whichever event loop it comes."""
+        if self._asking is not None and self._loop is asyncio.get_running_loop():
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
+        self._asking = None
+        while self._idle:
+            await self._idle.pop().disconnect()
+        self._loop = None
+
+    async def interrupt(self) -> bool:
+        """Let commands that wait on the server be answered at once; see `AsyncDriver.interrupt`."""
+        ids = [self._client_ids.get(connection) for connection in self._waiting]
+        commands: list[Wire] = [("CLIENT", "UNBLOCK", number) for number in ids if number is not None]
+        if not commands:
+            return not ids
+        return not any(isinstance(reply, Exception) for reply in await self.exchange(commands))
+
+    async def exchange(self, commands: list[Wire], *, wait_ms: int = 0, limit_s: float | None = None) -> list[Reply]:
+        """Send commands in one write, and return their replies.
+
+        Args:
+            commands: At least one.
+            wait_ms: How long the server may let them wait.
+            limit_s: Longest wait for all of it, where it is shorter than usual.
+        """
+        connection = await self._checkout()
+        alarm = None
+        if self._watch is not None and limit_s is None:
+            alarm = _Alarm(self._overdue, wait_ms / 1000, self._watch.silence_s)
+        clean = False
+        try:
+            self._busy.add(connection)
+            if limit_s is None:
+                replies = await self._converse(connection, commands, wait_ms)
+            else:
+                async with asyncio.timeout(limit_s):
+                    replies = await self._converse(connection, commands, wait_ms)
+            clean = True
+        except (failures.RedisError, OSError) as error:
+            raise lost(error, self._where, sent=True) from error
+        finally:
+            self._busy.discard(connection)
+            self._waiting.discard(connection)
+            if alarm is not None:
+                alarm.stop()
+            if not clean:
+                await connection.disconnect(nowait=True)  # whatever is still to come on it belongs to nobody
+        self._idle.append(connection)
+        return replies
+
+    async def _converse(self, connection: AbstractConnection, commands: list[Wire], wait_ms: int) -> list[Reply]:
+        if wait_ms:
+            await self._expect_to_wait(connection)
+        await _send(connection, commands)
+        return [await _reply(connection, wait_ms) for _ in commands]
+
+    def _overdue(self) -> None:
+        """A reply is overdue: ask whether the server has been replaced, if nobody is asking already."""
+        if self._watch is not None and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.get_running_loop().create_task(self._watch.overdue())
+
+    async def _expect_to_wait(self, connection: AbstractConnection) -> None:
+        """Learn by which number the server knows this connection, once, so that `interrupt` can name it."""
+        if connection not in self._client_ids:
+            await _send(connection, [("CLIENT", "ID")])
+            number = await _reply(connection)
+            self._client_ids[connection] = number if isinstance(number, int) else None
+        self._waiting.add(connection)
+
+    async def _checkout(self) -> AbstractConnection:
+        self._enter_loop()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        fit = False
+        try:
+            if connection.is_connected and await _is_stale(connection):
+                await connection.disconnect(nowait=True)
+            if not connection.is_connected:
+                self._client_ids.pop(connection, None)
+                async with asyncio.timeout(self._watch and self._watch.hail_s):
+                    await connection.connect()
+                    await self._hail(connection)
+            fit = True
+        except (failures.RedisError, OSError) as error:
+            raise lost(error, self._where, sent=False) from error
+        finally:
+            if not fit:
+                await connection.disconnect(nowait=True)
+        return connection
+
+    async def _hail(self, connection: AbstractConnection) -> None:
+        """See whether it is the right server that answers, and that it answers at all."""
+        greet = self._greet
+        if greet is None:
+            return
+        await _send(connection, [HELLO])
+        wrong = greet(await _reply(connection))
+        if wrong is not None:
+            raise wrong
+        if self._watch is None:
+            self._greet = None
+
+    def _enter_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is loop and self._pid == os.getpid():
+            return
+        if self._idle and self._pid == os.getpid():
+            raise ConfigurationError(
+                "this stream was used in another event loop: call `await stream.aclose()` before that loop ends, "
+                "or make one stream per loop"
+            )
+        self._idle, self._loop, self._pid = deque(), loop, os.getpid()
+
+
+class _Alarm:
+    """Rings when a reply is overdue, and then again and again, until it is stopped."""
+
+    def __init__(self, ring: Callable[[], None], wait_s: float, silence_s: float) -> None:
+        self._bell = ring
+        self._silence_s = silence_s
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(wait_s + silence_s, self._ring)
+
+    def _ring(self) -> None:
+        self._bell()
+        self._timer = self._loop.call_later(self._silence_s, self._ring)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
+class AsyncDriver:
+    """Runs plans on one server, any number at once, in one event loop.
+
+    Args:
+        server: Connections to it.
+    """
+
+    def __init__(self, server: AsyncConnections) -> None:
+        self._server = server
 
     async def run(self, plan: Plan[T]) -> T:
         """Run `plan` to its end and return its result. Cancelled while it waits for a reply, the request may have happened."""
@@ -55,9 +233,7 @@ class AsyncDriver:
 
     async def aclose(self) -> None:
         """Close the idle connections. A later `run` makes new ones, in whichever event loop it runs."""
-        while self._idle:
-            await self._idle.pop().disconnect()
-        self._loop = None
+        await self._server.aclose()
 
     async def interrupt(self) -> bool:
         """Let commands that wait on the server be answered at once, as if their time were over, so that no reply is lost.
@@ -65,76 +241,22 @@ class AsyncDriver:
         Returns:
             False if the server does not let us: the user may not run CLIENT UNBLOCK, or CLIENT ID.
         """
-        ids = [self._client_ids.get(connection) for connection in self._waiting]
-        commands: list[Wire] = [("CLIENT", "UNBLOCK", number) for number in ids if number is not None]
-        if not commands:
-            return not ids
-        return not any(isinstance(reply, Exception) for reply in await self._exchange(commands))
+        return await self._server.interrupt()
 
     async def _ask(self, request: Request) -> Reply:
         steps = exchange(request)
         commands = next(steps)
         wait_ms = request.wait_ms if isinstance(request, Command) else 0
         while True:
-            replies = await self._exchange(commands, wait_ms=wait_ms)
+            try:
+                replies = await self._server.exchange(commands, wait_ms=wait_ms)
+            except StreamqError as error:
+                steps.throw(error)
+                raise
             try:
                 commands = steps.send(replies)
             except StopIteration as stop:
                 return stop.value
-
-    async def _exchange(self, commands: list[Wire], *, wait_ms: int = 0) -> list[Reply]:
-        connection = await self._checkout()
-        clean = False
-        try:
-            if wait_ms:
-                await self._expect_to_wait(connection)
-            await _send(connection, commands)
-            replies = [await _reply(connection, wait_ms) for _ in commands]
-            clean = True
-        except (failures.RedisError, OSError) as error:
-            raise lost(error, self._where, sent=True) from error
-        finally:
-            self._waiting.discard(connection)
-            if not clean:
-                await connection.disconnect(nowait=True)  # whatever is still to come on it belongs to nobody
-        self._idle.append(connection)
-        return replies
-
-    async def _expect_to_wait(self, connection: AbstractConnection) -> None:
-        """Learn by which number the server knows this connection, once, so that `interrupt` can name it."""
-        if connection not in self._client_ids:
-            await _send(connection, [("CLIENT", "ID")])
-            number = await _reply(connection)
-            self._client_ids[connection] = number if isinstance(number, int) else None
-        self._waiting.add(connection)
-
-    async def _checkout(self) -> AbstractConnection:
-        self._enter_loop()
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._connect()
-        try:
-            if connection.is_connected and await _is_stale(connection):
-                await connection.disconnect(nowait=True)
-            if not connection.is_connected:
-                self._client_ids.pop(connection, None)
-            await connection.connect()
-        except (failures.RedisError, OSError) as error:
-            await connection.disconnect(nowait=True)
-            raise lost(error, self._where, sent=False) from error
-        return connection
-
-    def _enter_loop(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._loop is loop and self._pid == os.getpid():
-            return
-        if self._idle and self._pid == os.getpid():
-            raise ConfigurationError(
-                "this stream was used in another event loop: call `await stream.aclose()` before that loop ends, "
-                "or make one stream per loop"
-            )
-        self._idle, self._loop, self._pid = deque(), loop, os.getpid()
 
 
 async def _is_stale(connection: AbstractConnection) -> bool:

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import redis.exceptions as failures
 from redis.connection import AbstractConnection
 
-from streamq._drivers.exchange import Wire, exchange, lost, pack
+from streamq._drivers.exchange import HELLO, Greet, Wire, exchange, lost, pack
 from streamq._requests import Plan, Reply, Request
 from streamq.errors import StreamqError
+
+if TYPE_CHECKING:
+    from streamq._drivers.steps import Address
 
 T = TypeVar("T")
 
 
-class BlockingDriver:
-    """Runs plans, any number at once from any threads; each uses a connection of its own while it waits.
+class Watch(NamedTuple):
+    """What connections to one of several servers do more: they are made in a short time, and looked after."""
+
+    reply_s: float
+    """Longest wait for a reply, once a server has greeted us."""
+    silence_s: float
+    """After which a reply is overdue."""
+    overdue: Callable[[], None]
+    """What is done when a reply is overdue."""
+
+
+class Connections:
+    """Connections to one server; each request has one of its own while it waits, from any thread.
 
     A stack of redis-py connections instead of its pool: the pool's bookkeeping costs as much as a request, and its retries
     send again what may have happened. After a fork the child makes connections of its own.
@@ -26,13 +42,137 @@ class BlockingDriver:
     Args:
         connect: Makes a connection; it connects at first use.
         where: The server's address for messages, without credentials.
+        greet: Says what speaks against the server, by its reply to HELLO.
+        watch: Where there are several servers; without it only the first connection greets.
     """
 
-    def __init__(self, connect: Callable[[], AbstractConnection], where: str) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], AbstractConnection],
+        where: str,
+        greet: Greet | None = None,
+        watch: Watch | None = None,
+    ) -> None:
         self._connect = connect
         self._where = where
+        self._greet = greet
+        self._watch = watch
         self._idle: deque[AbstractConnection] = deque()
+        self._busy: set[AbstractConnection] = set()
         self._pid = os.getpid()
+
+    def close(self) -> None:
+        """Close the idle connections. A later request makes new ones."""
+        with suppress(IndexError):  # others may take some meanwhile
+            while self._idle:
+                self._idle.pop().disconnect()
+
+    def cut(self) -> None:
+        """Break all connections, also those on which somebody waits."""
+        self.close()
+        for connection in list(self._busy):
+            connection.disconnect()
+
+    def exchange(self, commands: list[Wire], *, wait_ms: int = 0, limit_s: float | None = None) -> list[Reply]:
+        """Send commands in one write, and return their replies.
+
+        Args:
+            commands: At least one.
+            wait_ms: How long the server may let them wait.
+            limit_s: Longest wait for a reply, where it is shorter than usual.
+        """
+        connection = self._checkout()
+        clean = False
+        try:
+            connection.send_packed_command([pack(commands)], check_health=False)
+            if self._watch is None:
+                replies = [_reply(connection) for _ in commands]
+            else:
+                self._busy.add(connection)
+                replies = [self._awaited(connection, self._watch, wait_ms, limit_s) for _ in commands]
+            clean = True
+        except (failures.RedisError, OSError) as error:
+            raise lost(error, self._where, sent=True) from error
+        finally:
+            self._busy.discard(connection)
+            if not clean:
+                connection.disconnect()  # whatever is still to come on it belongs to nobody
+        self._idle.append(connection)
+        return replies
+
+    def _awaited(self, connection: AbstractConnection, watch: Watch, wait_ms: int, limit_s: float | None) -> Any:
+        """A reply. While it is overdue, it is asked now and then whether the server has been replaced."""
+        now = time.monotonic()
+        until = now + (limit_s or watch.reply_s)
+        pause = wait_ms / 1000 + watch.silence_s
+        while True:
+            is_last = limit_s is not None or now + pause >= until
+            try:
+                return _reply(connection, max(until - now, 0.001) if is_last else pause)
+            except failures.TimeoutError:
+                if is_last:
+                    raise
+            watch.overdue()
+            now, pause = time.monotonic(), watch.silence_s
+
+    def _checkout(self) -> AbstractConnection:
+        if self._pid != os.getpid():
+            self._idle, self._pid = deque(), os.getpid()  # the parent goes on using its sockets
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        fit = False
+        try:
+            if connection.is_connected and _is_stale(connection):
+                connection.disconnect()
+                connection = self._connect()  # the timeouts of this one are not those for making a connection
+            if not connection.is_connected:
+                connection.connect()
+                self._hail(connection)
+            fit = True
+        except (failures.RedisError, OSError) as error:
+            raise lost(error, self._where, sent=False) from error
+        finally:
+            if not fit:
+                connection.disconnect()
+        return connection
+
+    def _hail(self, connection: AbstractConnection) -> None:
+        """See whether it is the right server that answers, and that it answers at all."""
+        greet = self._greet
+        if greet is None:
+            return
+        connection.send_packed_command([pack([HELLO])], check_health=False)
+        wrong = greet(_reply(connection))
+        if wrong is not None:
+            raise wrong
+        if self._watch is None:
+            self._greet = None
+        else:
+            connection.socket_timeout = self._watch.reply_s
+            connection.update_current_socket_timeout(-1)
+
+
+class BlockingDriver:
+    """Runs plans on one server, any number at once from any threads.
+
+    Args:
+        server: Connections to it.
+    """
+
+    def __init__(self, server: Connections) -> None:
+        self._server = server
+
+    @property
+    def servers(self) -> tuple[Address, ...]:
+        """Where there are several: all that are known by now."""
+        return ()
+
+    def whereabouts(self, slot: int) -> str:
+        """Where there are several: which of them holds a slot, as far as is known by now."""
+        del slot
+        return ""
 
     def run(self, plan: Plan[T]) -> T:
         """Run `plan` to its end and return its result."""
@@ -53,49 +193,21 @@ class BlockingDriver:
 
     def close(self) -> None:
         """Close the idle connections. A later `run` makes new ones."""
-        while self._idle:
-            self._idle.pop().disconnect()
+        self._server.close()
 
     def _ask(self, request: Request) -> Reply:
         steps = exchange(request)
         commands = next(steps)
         while True:
-            replies = self._exchange(commands)
+            try:
+                replies = self._server.exchange(commands)
+            except StreamqError as error:
+                steps.throw(error)
+                raise
             try:
                 commands = steps.send(replies)
             except StopIteration as stop:
                 return stop.value
-
-    def _exchange(self, commands: list[Wire]) -> list[Reply]:
-        connection = self._checkout()
-        clean = False
-        try:
-            connection.send_packed_command([pack(commands)], check_health=False)
-            replies = [_reply(connection) for _ in commands]
-            clean = True
-        except (failures.RedisError, OSError) as error:
-            raise lost(error, self._where, sent=True) from error
-        finally:
-            if not clean:
-                connection.disconnect()  # whatever is still to come on it belongs to nobody
-        self._idle.append(connection)
-        return replies
-
-    def _checkout(self) -> AbstractConnection:
-        if self._pid != os.getpid():
-            self._idle, self._pid = deque(), os.getpid()  # the parent goes on using its sockets
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._connect()
-        try:
-            if connection.is_connected and _is_stale(connection):
-                connection.disconnect()
-            connection.connect()
-        except (failures.RedisError, OSError) as error:
-            connection.disconnect()
-            raise lost(error, self._where, sent=False) from error
-        return connection
 
 
 def _is_stale(connection: AbstractConnection) -> bool:
@@ -106,8 +218,10 @@ def _is_stale(connection: AbstractConnection) -> bool:
         return True
 
 
-def _reply(connection: AbstractConnection) -> Any:
+def _reply(connection: AbstractConnection, limit_s: float | None = None) -> Any:
     try:
-        return connection.read_response()
+        if limit_s is None:
+            return connection.read_response()
+        return connection.read_response(timeout=limit_s, disconnect_on_error=False)
     except (failures.ResponseError, failures.BusyLoadingError) as error:
         return error

@@ -1,14 +1,14 @@
 """What both drivers share: a request on the wire, its replies, and the server's errors in our words.
 
 `exchange` is a generator like a plan: it yields lists of commands to send in one write, and gets the list of their
-replies. So a driver only has to send and to receive.
+replies, or the error thrown in that there was instead. So a driver only has to send and to receive.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, NoReturn, TypeAlias
 
 import hiredis
 import redis.exceptions as failures
@@ -19,6 +19,11 @@ from streamq.errors import ConfigurationError, ConnectionLostError, ServerError,
 
 Wire: TypeAlias = tuple[Arg, ...]
 Exchange: TypeAlias = Generator[list[Wire], list[Reply], Reply]
+Greet: TypeAlias = Callable[[Reply], StreamqError | None]
+"""What speaks against a server, by its reply to HELLO, which may be an exception."""
+
+HELLO: Final[Wire] = ("HELLO",)
+"""What a server is; no ACL can deny that."""
 
 
 def pack(commands: Sequence[Wire]) -> bytes:
@@ -52,7 +57,11 @@ def _pipeline(parts: Sequence[Command[Any] | Script[Any]]) -> Exchange:
         again = [at for at, reply in enumerate(replies) if isinstance(reply, failures.NoScriptError)]
         if not again:
             break
-        for at, reply in zip(again, (yield form([parts[at] for at in again])), strict=True):
+        try:
+            answers = yield form([parts[at] for at in again])
+        except ConnectionLostError as error:
+            raise ConnectionLostError(f"{error}; a part of the request was run", maybe_executed=True) from error
+        for at, reply in zip(again, answers, strict=True):
             replies[at] = reply
     return [_element(reply, part.keys) for reply, part in zip(replies, parts, strict=True)]
 
@@ -78,7 +87,11 @@ def _confirmed(write: Request, wait: Wire) -> Exchange:
     commands = next(steps)
     while True:
         # Behind each try: the one that counts is behind the one that was not refused.
-        *replies, answer = yield [*commands, wait]
+        try:
+            *replies, answer = yield [*commands, wait]
+        except ConnectionLostError as error:
+            steps.throw(error)
+            raise
         try:
             commands = steps.send(replies)
         except StopIteration as stop:
@@ -151,14 +164,20 @@ _WRAPPED = re.compile(r"(?:user_script: ?\d+: )-?([A-Z][A-Z0-9_]{2,}) (.*)$", re
 _SCRIPT_ACL = re.compile(r"ACL failure in script|user executing the script can't", re.IGNORECASE)
 
 
+def code_of(error: Exception) -> tuple[str, str]:
+    """The first word of the server's error reply, where it is one in capitals, and its text without what wraps it."""
+    message = str(error)
+    if code := next((code for kind, code in _CODES if isinstance(error, kind)), ""):
+        return code, message
+    if wrapped := _WRAPPED.search(message):
+        return wrapped[1], f"{wrapped[1]} {wrapped[2]}"
+    match = _CODE.match(message)
+    return (match[1] if match else ""), message
+
+
 def refused(error: Exception, keys: Sequence[str]) -> StreamqError:
     """The server's error reply as one of ours. `keys` are named where they are what is wrong."""
-    message = str(error)
-    code = next((code for kind, code in _CODES if isinstance(error, kind)), "")
-    if not code and (wrapped := _WRAPPED.search(message)):
-        code, message = wrapped[1], f"{wrapped[1]} {wrapped[2]}"
-    if not code and (match := _CODE.match(message)):
-        code = match[1]
+    code, message = code_of(error)
     if _SCRIPT_ACL.search(message) or (code == "EXECABORT" and "NOPERM" in message):
         code = "NOPERM"  # the latter: who may not run EXEC
     where = f" (keys {keys[0]} ...)" if len(keys) > 1 else f" (key {keys[0]})" if keys else ""
@@ -169,6 +188,10 @@ def refused(error: Exception, keys: Sequence[str]) -> StreamqError:
             return ConfigurationError(f"the user lacks a permission: {message}{where}")
         case "WRONGTYPE":
             return ConfigurationError(f"{message}{where}")
+        case "MOVED" | "ASK":
+            return ServerError(
+                f"{code} {message}{where}", code=code
+            )  # a number and an address alone tell nobody anything
     if message.lower().startswith("unknown command"):
         return ServerTooOldError(f"the server does not know a command that is needed: {message}")
     return ServerError(f"{message}{where}", code=code or "ERR")
@@ -178,9 +201,10 @@ def lost(error: Exception, where: str, *, sent: bool) -> StreamqError:
     """A broken connection, or one that could not be made, as one of ours."""
     if isinstance(error, failures.AuthenticationError | failures.ResponseError):
         return refused(error, ())
+    why = str(error) or "no answer in time"  # what asyncio raises says nothing
     if sent:
         return ConnectionLostError(
-            f"connection to {where} was lost before the reply came: {error}; the request may have been executed",
+            f"connection to {where} was lost before the reply came: {why}; the request may have been executed",
             maybe_executed=True,
         )
-    return ConnectionLostError(f"cannot reach {where}: {error}", maybe_executed=False)
+    return ConnectionLostError(f"cannot reach {where}: {why}", maybe_executed=False)

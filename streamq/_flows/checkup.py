@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from streamq._ops import access
-from streamq._ops.doctor import layout, rights, trial, work, workers
+from streamq._ops.doctor import abilities, layout, rights, trial, work, workers
 from streamq._ops.doctor.findings import Finding
 from streamq._ops.doctor.rights import SCRIPTS, Rights, Role
 from streamq._requests import Plan
@@ -32,7 +32,7 @@ _COMMANDS: Final = tuple(dict.fromkeys((*(name for role in ROLES for name in rol
 
 
 def of_server(keys: Keys, elsewhere: Keys, token: str, *, is_node: bool) -> Plan[tuple[list[Finding], list[str]]]:
-    """The trial, on keys beside those of a stream: findings, and commands that the user was denied. Some six requests.
+    """The trial, on keys beside those of a stream: findings, and commands that the user was denied. Some seven requests.
 
     Args:
         keys: Of a stream: the user may touch no others, perhaps.
@@ -43,7 +43,8 @@ def of_server(keys: Keys, elsewhere: Keys, token: str, *, is_node: bool) -> Plan
     found = yield from rights.denied(keys, SCRIPTS)
     may_multi = not found.commands & {"MULTI", "EXEC"}
     tried = yield from trial.run(keys, elsewhere, token, may_multi=may_multi)
-    findings = list(trial.judge(tried, is_node=is_node, may_multi=may_multi))
+    known = yield from abilities.look(keys.trial(token)[0])
+    findings = [*abilities.judge(known), *trial.judge(tried, is_node=is_node, may_multi=may_multi)]
     return findings, [] if isinstance(tried.script, Exception) else tried.script
 
 

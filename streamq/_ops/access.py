@@ -30,6 +30,18 @@ READER: Final = (
 )  # fmt: skip
 """Of who reads and settles, maintenance included."""
 
+EFFECTS: Final = (
+    "HSET", "HINCRBY", "INCRBY", "SET", "SADD", "SREM", "ZADD", "ZREM", "RPUSH", "XADD", "DEL", "EXPIRE", "XINFO STREAM",
+)  # fmt: skip
+"""Of the effects that handlers may have; XADD asks first whether the stream takes another entry."""
+
+VIEWER: Final = (
+    "XLEN", "XRANGE", "XREVRANGE", "XPENDING", "XINFO STREAM", "XINFO GROUPS", "XINFO CONSUMERS", "ZCARD", "ZCOUNT", "ZRANGE",
+    "ZRANGEBYSCORE", "ZRANK", "ZSCORE", "HGET", "HMGET", "HGETALL", "HEXISTS", "HKEYS", "HLEN", "HRANDFIELD", "HSCAN", "SMEMBERS",
+    "SISMEMBER", "TYPE", "EXISTS", "PTTL", "MEMORY USAGE", "TIME", "INFO", "ACL WHOAMI",
+)  # fmt: skip
+"""Of who only looks: `inspect`, `doctor`, and the commands that list and show. None of them writes, none names other keys."""
+
 
 def check(spec: Spec[T], commands: Sequence[str]) -> Plan[None]:
     """See that the server knows what we need, and that the user may run `commands`. Two requests; writes nothing.

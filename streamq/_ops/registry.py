@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamq._requests import Command, Pipeline, Plan, ask, ask_each, scan, texts
-from streamq.errors import ConfigurationError
+from streamq.errors import ConfigurationError, ConnectionLostError
 from streamq.keys import NAME, Keys, name_of, registry, stream_pattern
 
 _PAGE = 1_000
@@ -16,7 +16,13 @@ def note(keys: Keys) -> Plan[None]:
     """Put the stream's name into the registry. One request."""
     names = registry(keys.deployment)
     listed = Pipeline((Command(("SADD", names, keys.name), (names,), int),))
-    for answer in (yield from ask_each(listed)):
+    try:
+        answers = yield from ask_each(listed)
+    except ConnectionLostError as error:
+        if error.maybe_executed:
+            raise
+        return  # in a cluster that set is on another node: the stream needs not wait for it, SCAN must find it
+    for answer in answers:
         if isinstance(answer, ConfigurationError):
             raise answer  # a missing permission; a refusal for now only means that SCAN must find the stream
 

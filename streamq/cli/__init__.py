@@ -1,16 +1,21 @@
 """The command line: one file per group of commands.
 
-Exit status: 0 done; 1 failed, a problem found or verification failed; 2 usage, cannot connect or configuration mismatch;
-3 refused: not confirmed, somebody else holds the lock, or a migration must come first.
+Exit status: 0 done; 1 failed: the server answered and refused, a problem was found, or verification failed; 2 usage, cannot
+connect or configuration mismatch; 3 refused: not confirmed, somebody else migrates, or a migration must
+come first.
+
+Before it changes more than the one thing that was named by its ID, a command asks, unless it is given --yes.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import typer
 
 from streamq.cli import (
+    acl,
     add,
     consumers,
     dead_letters,
@@ -24,8 +29,8 @@ from streamq.cli import (
     scheduled,
     upkeep,
 )
-from streamq.cli.output import REFUSED, fail
-from streamq.errors import MigrationError, StreamqError
+from streamq.cli.output import fail, status_of
+from streamq.errors import StreamqError
 
 app = typer.Typer(
     name="streamq",
@@ -36,60 +41,45 @@ app = typer.Typer(
     rich_markup_mode="markdown",  # joins the lines of a docstring; the default breaks them where the source does
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(
-    "run",
-    rich_help_panel=manual.RUN,
-    epilog=manual.examples("streamq run shop.jobs:worker", "streamq run shop.jobs:worker --processes 4 --metrics 9100"),
-)(run.run)
-app.command(
-    "demo",
-    rich_help_panel=manual.RUN,
-    epilog=manual.examples("streamq demo", "streamq demo --url redis://localhost:6379 --keep"),
-)(demo.demo)
-app.command(
-    "inspect",
-    rich_help_panel=manual.LOOK,
-    epilog=manual.examples("streamq inspect", "streamq inspect orders --json", "streamq inspect --watch"),
-)(inspect.inspect)
-app.command(
-    "doctor",
-    rich_help_panel=manual.LOOK,
-    epilog=manual.examples("streamq doctor", "streamq doctor orders --verbose"),
-)(doctor.doctor)
-app.command(
-    "add",
-    rich_help_panel=manual.CHANGE,
-    epilog=manual.examples(
-        """streamq add orders '{"customer": "ada", "cents": 4200}' --job-id order:17""",
-        """streamq add orders '{"customer": "bob"}' --delay 10m --header source=support""",
-        "streamq add orders - --job-id-field id < orders.jsonl",
-    ),
-)(add.add)
+
+
+def _command(panel: str, command: Callable[..., None], *examples: str) -> None:
+    app.command(command.__name__, rich_help_panel=panel, epilog=manual.examples(*examples))(command)
+
+
+_command(
+    manual.RUN,
+    run.run,
+    "streamq run shop.jobs:worker",
+    "streamq run shop.jobs:worker --processes 4 --metrics 9100",
+)
+_command(manual.RUN, demo.demo, "streamq demo", "streamq demo --url redis://localhost:6379 --keep")
+_command(manual.LOOK, inspect.inspect, "streamq inspect", "streamq inspect orders --json", "streamq inspect --watch")
+_command(manual.LOOK, doctor.doctor, "streamq doctor", "streamq doctor orders --verbose")
+_command(
+    manual.CHANGE,
+    add.add,
+    """streamq add orders '{"customer": "ada", "cents": 4200}' --job-id order:17""",
+    """streamq add orders '{"customer": "bob"}' --delay 10m --header source=support""",
+    "streamq add orders - --job-id-field id < orders.jsonl",
+)
 app.add_typer(scheduled.app, name="scheduled", rich_help_panel=manual.CHANGE)
 app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel=manual.CHANGE)
-app.command(
-    "pause",
-    rich_help_panel=manual.CHANGE,
-    epilog=manual.examples("streamq pause orders", "streamq pause orders --json"),
-)(upkeep.pause)
-app.command(
-    "resume",
-    rich_help_panel=manual.CHANGE,
-    epilog=manual.examples("streamq resume orders", "streamq resume orders --json"),
-)(upkeep.resume)
+_command(manual.CHANGE, upkeep.pause, "streamq pause orders", "streamq pause orders --json")
+_command(manual.CHANGE, upkeep.resume, "streamq resume orders", "streamq resume orders --json")
 app.add_typer(groups.app, name="groups", rich_help_panel=manual.SET_UP)
 app.add_typer(consumers.app, name="consumers", rich_help_panel=manual.SET_UP)
 app.add_typer(migrate.app, name="migrate", rich_help_panel=manual.SET_UP)
-app.command(
-    "trim",
-    rich_help_panel=manual.SET_UP,
-    epilog=manual.examples("streamq trim orders", "streamq trim orders --keep-for 7d --keep-last 100000"),
-)(upkeep.trim)
-app.command(
-    "delete",
-    rich_help_panel=manual.SET_UP,
-    epilog=manual.examples("streamq delete orders", "streamq delete orders --force --yes"),
-)(upkeep.delete)
+_command(
+    manual.SET_UP,
+    acl.acl,
+    "streamq acl worker --user shop --deployment dp_1 | redis-cli",
+    "streamq acl viewer --user grafana --stream orders",
+)
+_command(
+    manual.SET_UP, upkeep.trim, "streamq trim orders", "streamq trim orders --keep-for 7d --keep-last 100000 --yes"
+)
+_command(manual.SET_UP, upkeep.delete, "streamq delete orders", "streamq delete orders --force --yes")
 
 
 def _version(value: bool) -> None:
@@ -110,12 +100,12 @@ def _root(
 
 
 def main() -> None:
-    """Entry point. An error of ours is one line and exit status 2, or 3 where a migration must come first; never a traceback."""
+    """Entry point. An error of ours is one line and an exit status, never a traceback."""
     try:
         app()
     except StreamqError as error:
         fail(str(error))
-        sys.exit(REFUSED if isinstance(error, MigrationError) else 2)
+        sys.exit(status_of(error))
     except BrokenPipeError:
         # The reader of our output has gone (`streamq inspect | head`): end quietly, and let the interpreter's own flush fail.
         sys.stderr.close()

@@ -13,8 +13,8 @@ import msgspec
 import typer
 
 from streamq.cli import times
-from streamq.cli.output import AsJson, Deployment, Url, fail, print_json, say
-from streamq.errors import ConfigurationError, ConnectionLostError, QueueFullError, ServerError, StreamqError
+from streamq.cli.output import AsJson, At, Delay, Deployment, Name, Url, fail, print_json, say
+from streamq.errors import ConfigurationError, ConnectionLostError, StreamqError
 
 if TYPE_CHECKING:
     from streamq.cli.lines import Job
@@ -28,7 +28,6 @@ MOST_KEPT: Final = 10
 """Bad lines that the JSON at the end names; standard error names all."""
 
 
-Name = Annotated[str, typer.Argument(help="Stream.", show_default=False)]
 Payload = Annotated[
     str | None,
     typer.Argument(
@@ -49,14 +48,6 @@ JobIdField = Annotated[
         help="Field of each payload that has its job ID: a text or a whole number.",
         show_default=False,
     ),
-]
-Delay = Annotated[
-    str | None,
-    typer.Option("--delay", metavar="D", help="Due so long from now: 90, 90s, 10m, 2h, 1d.", show_default=False),
-]
-At = Annotated[
-    str | None,
-    typer.Option("--at", metavar="ISO", help="Due then: 2030-01-31T12:00:00Z. A past time is now.", show_default=False),
 ]
 Replace = Annotated[
     bool, typer.Option("--replace", help="In place of a job of this ID that waits for its time or its next attempt.")
@@ -154,7 +145,7 @@ def _add_one(adding: _Adding, payload: str, job_id: str | None, job_id_field: st
         raise ConfigurationError(f"payload: {error}") from None
     [answer] = adding.add([job if job_id is None else job._replace(job_id=job_id)])
     if isinstance(answer, Exception):
-        raise _failed(answer)
+        raise answer
     return answer
 
 
@@ -166,14 +157,6 @@ def _tell(added: Added, *, replace: bool) -> None:
         stays = "it stays as it is" if replace else "nothing was added"
         what = f"known already, {added.state}{entry}; {stays}"
     say(f"{added.job_id}: {what}")
-
-
-def _failed(error: Exception) -> Exception:
-    """Full, or refused: that is no wrong usage, and ends with status 1."""
-    if isinstance(error, QueueFullError | ServerError):
-        fail(str(error))
-        return typer.Exit(1)
-    return error
 
 
 def _headers(given: Sequence[str] | None) -> dict[str, str]:
@@ -219,7 +202,7 @@ class _Adding:
         self._by_time = self._due is not None or replace
         self._opened: set[Any] = set()
         self._desk = Desk(name, url, deployment)
-        self._spec = self._spec_of(defaults)
+        self._spec = self._desk.spec_of(bytes, defaults)
         self._spec.codec.fields(b"{}"[: defaults.max_payload], job_id=None, headers=headers)  # are the headers good?
         self._given: dict[str, Any] = {} if max_payload is None else {"max_payload": max_payload}
 
@@ -229,19 +212,13 @@ class _Adding:
 
         told = self._desk.told("idempotency_ttl", "max_payload", "max_ready")
         try:
-            self._spec = self._spec_of(StreamOptions(**{**(told[0] if told else {}), **self._given}))
+            self._spec = self._desk.spec_of(bytes, StreamOptions(**{**(told[0] if told else {}), **self._given}))
         except ConfigurationError:
-            self._spec = self._spec_of(StreamOptions(**self._given))  # somebody else's words
+            self._spec = self._desk.spec_of(bytes, StreamOptions(**self._given))  # somebody else's words
         return self
 
     def __exit__(self, *_: object) -> None:
         self._desk.__exit__(None, None, None)
-
-    def _spec_of(self, options: Any) -> Any:
-        from streamq._codec import EntryCodec
-        from streamq._spec import Spec
-
-        return Spec(self._desk.keys, options, EntryCodec(bytes, options, self._desk.name))
 
     @property
     def most_bytes(self) -> int:
@@ -312,10 +289,8 @@ def _add_lines(adding: _Adding, id_field: str | None, first: int, *, keep_going:
         fail(str(stop))
         _go_on(bulk, "mend it, or pass over what is bad by --keep-going; ")
         raise typer.Exit(1) from None
-    except (StreamqError, KeyboardInterrupt) as error:
+    except (StreamqError, KeyboardInterrupt):
         _go_on(bulk, "")
-        if isinstance(error, StreamqError):
-            raise _failed(error) from None
         raise
     finally:
         if as_json:

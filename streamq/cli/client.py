@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 from streamq._codec import EntryCodec
 from streamq._flows import opening
@@ -15,6 +15,8 @@ from streamq.connection import settings_of
 from streamq.errors import ConfigurationError, ServerError
 from streamq.keys import Keys
 from streamq.options import StreamOptions
+
+T = TypeVar("T")
 
 AnySpec: TypeAlias = Spec[dict[str, object]]
 
@@ -36,7 +38,7 @@ class Client:
         self, name: str, url: str | None, deployment: str | None, options: StreamOptions | None = None
     ) -> None:
         self.keys = Keys(name, deployment)
-        self._spec = self._spec_of(StreamOptions() if options is None else options)
+        self._spec: AnySpec = self.spec_of(dict, StreamOptions() if options is None else options)
         self._opened: set[opening.Opening[dict[str, object]]] = set()
         self._driver = settings_of(url).blocking()
 
@@ -66,5 +68,6 @@ class Client:
             plan = opening.behind(spec, plan, (opening.migrated, opening.operator), self._opened)
         return self._driver.run(plan)
 
-    def _spec_of(self, options: StreamOptions) -> AnySpec:
-        return Spec(self.keys, options, EntryCodec(dict, options))
+    def spec_of(self, kind: type[T], options: StreamOptions) -> Spec[T]:
+        """The stream as one of payloads of that type, with these settings."""
+        return Spec(self.keys, options, EntryCodec(kind, options, self.name))

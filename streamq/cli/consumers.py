@@ -10,7 +10,8 @@ import typer
 from streamq._text import duration, shown
 from streamq.cli import times
 from streamq.cli.manual import examples
-from streamq.cli.output import AsJson, Deployment, Url, Yes, confirm, fail, print_json, say
+from streamq.cli.output import AsJson, Deployment, Name, Url, Yes, confirm, fail, print_json, say
+from streamq.cli.tables import Column, table
 
 if TYPE_CHECKING:
     from streamq.cli.desk import Desk
@@ -26,7 +27,6 @@ MIN_IDLE = "1h"
 MOST_TOLD = 100
 """Consumers that are named one by one; JSON names all."""
 
-Name = Annotated[str, typer.Argument(help="Stream.", show_default=False)]
 Group = Annotated[str | None, typer.Option("--group", help="Only those of this group.", show_default="all groups")]
 
 
@@ -104,22 +104,20 @@ def _rows(desk: Desk, group: str | None) -> list[ConsumerRow]:
 
 
 def _table(rows: list[ConsumerRow]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for title in ("group", "consumer"):
-        table.add_column(title, overflow="fold")
-    table.add_column("pending", justify="right")
-    table.add_column("heard of", no_wrap=True)
-    table.add_column("")
-    for row in rows:
-        heard = f"{duration(row.idle)} ago"
-        table.add_row(
-            Text(shown(row.group)), Text(shown(row.name)), f"{row.pending:,}", heard, "alive" if row.alive else ""
-        )
-    Console().print(table)
+    names = (Column("group", folds=True), Column("consumer", folds=True))
+    table(
+        (*names, Column("pending", is_number=True), Column("heard of"), Column("")),
+        [
+            (
+                shown(row.group),
+                shown(row.name),
+                f"{row.pending:,}",
+                f"{duration(row.idle)} ago",
+                "alive" if row.alive else "",
+            )
+            for row in rows
+        ],
+    )
 
 
 @app.command(
@@ -175,15 +173,19 @@ def _prune(desk: Desk, silent: list[ConsumerRow], free: list[ConsumerRow], least
     from streamq.options import StreamOptions
 
     gone: set[tuple[str, str]] = set()
+    left_alone: set[str] = set()
     for group in dict.fromkeys(row.group for row in free):
         try:
             options = StreamOptions(group=group)
         except ConfigurationError as error:
             fail(f"{error}; somebody else made it, and it is left alone")
+            left_alone.add(group)
             continue
         gone |= {(group, name) for name in desk.stream(options).prune_consumers(least_ms / 1000)}
     done = Pruned(desk.name)
     for row in silent:
+        if row.group in left_alone and not row.pending:
+            continue
         (done.removed if (row.group, row.name) in gone else done.holding if row.pending else done.alive).append(row)
     known = {(row.group, row.name) for row in silent}
     done.removed += [ConsumerRow(*each, 0, least_ms / 1000, alive=False) for each in sorted(gone - known)]

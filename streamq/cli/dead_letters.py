@@ -22,34 +22,30 @@ from streamq.cli.letter_options import (
     LetterIds,
     Limit,
     MaxRedrives,
-    Name,
     NewId,
     OlderThan,
     Payload,
     Rate,
     Reasons,
-    ShowPayloads,
 )
 from streamq.cli.manual import examples
 from streamq.cli.output import (
-    ERROR_CHARS,
-    ID_CHARS,
-    MOST_IN_A_TABLE,
-    PAYLOAD_CHARS,
     AsJson,
     Deployment,
+    Name,
+    ShowPayloads,
     Url,
     Yes,
     brief,
     confirm,
-    console,
     fail,
+    is_asked,
     print_json,
     progress,
     say,
-    sheet,
     told_if_broken_off,
 )
+from streamq.cli.tables import ERROR_CHARS, ID_CHARS, MOST_ROWS, PAYLOAD_CHARS, WIDE, Column, console, sheet, table
 from streamq.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -61,9 +57,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-
-WIDE = 100
-"""On a narrower screen the table leaves deliveries and attempts to `show`, so that it can be read."""
 
 REASON_CHARS = 20
 
@@ -82,7 +75,7 @@ def list_(
     older_than: OlderThan = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, max=MOST_IN_A_TABLE, help="Most letters.", show_default="100"),
+        typer.Option("--limit", min=1, max=MOST_ROWS, help="Most letters.", show_default="100"),
     ] = None,
     after: After = None,
     all_: Annotated[bool, typer.Option("--all", help="All letters, each on a line of JSON; with --json.")] = False,
@@ -125,38 +118,30 @@ def _none(name: str, which: Filters) -> str:
 
 
 def _table(rows: Sequence[Row], now: datetime, *, payloads: bool) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    screen = console()
-    counts = screen.width >= WIDE
-    table = Table()
-    for title in ("letter ID", "reason"):
-        table.add_column(title, no_wrap=True)
-    for title in ("job ID", "group"):
-        table.add_column(title, overflow="fold")
-    for title in ("deliveries", "attempts") if counts else ():
-        table.add_column(title, justify="right")
-    table.add_column("died", no_wrap=True)
-    table.add_column("last error", overflow="fold")
-    if payloads:
-        table.add_column("payload", overflow="fold")
-    for row in rows:
-        cells = [
-            row.id,
-            brief(row.reason, REASON_CHARS),
-            brief(row.job_id, ID_CHARS),
-            brief(row.group, ID_CHARS),
-            *([f"{row.deliveries:,}", f"{row.attempts:,}"] if counts else []),
-            "" if row.died_at is None else times.relative(row.died_at, now),
-            brief(row.error, ERROR_CHARS),
-        ]
-        if payloads:
-            cells.append(
-                brief(row.payload or f"base64: {row.payload_base64}" if row.payload_bytes else "", PAYLOAD_CHARS)
+    has_counts = console().width >= WIDE
+    counts = (Column("deliveries", is_number=True), Column("attempts", is_number=True)) if has_counts else ()
+    names = (Column("letter ID"), Column("reason"), Column("job ID", folds=True), Column("group", folds=True))
+    texts = (Column("last error", folds=True), *([Column("payload", folds=True)] if payloads else []))
+    table(
+        (*names, *counts, Column("died"), *texts),
+        [
+            (
+                row.id,
+                brief(row.reason, REASON_CHARS),
+                brief(row.job_id, ID_CHARS),
+                brief(row.group, ID_CHARS),
+                *([f"{row.deliveries:,}", f"{row.attempts:,}"] if has_counts else []),
+                "" if row.died_at is None else times.relative(row.died_at, now),
+                brief(row.error, ERROR_CHARS),
+                *([_payload(row)] if payloads else []),
             )
-        table.add_row(*(Text(cell) for cell in cells))
-    screen.print(table)
+            for row in rows
+        ],
+    )
+
+
+def _payload(row: Row) -> str:
+    return brief(row.payload or f"base64: {row.payload_base64}" if row.payload_bytes else "", PAYLOAD_CHARS)
 
 
 @app.command(
@@ -264,7 +249,7 @@ def redrive(
             how = how.with_payload(new_payload, None if found is None else found[0])
         letter_ids, reasons = (list(which.letter_ids), Counter()) if which.only_ids else _find(letters, which)
         report = Report("redrive", dry_run, complete=False, matched=len(letter_ids))
-        if not dry_run and letter_ids and not (which.only_ids and len(letter_ids) == 1):
+        if not dry_run and is_asked(len(letter_ids), named=which.only_ids):
             confirm(f"redrive {_letters(len(letter_ids))} of stream {name}{_reasons(reasons)}", yes=yes)
         with told_if_broken_off(report, lambda: report.moved, "redriven", as_json=as_json):
             _redrive_each(letters, how, letter_ids, report, named=which.only_ids, as_json=as_json)
@@ -344,7 +329,7 @@ def purge(
 ) -> None:
     """Remove dead letters for good, with their payloads.
 
-    One that is not there is no failure. Exit status 3 if nobody confirms it.
+    One that is not there is no failure. Exit status 3 if many would be touched and nobody confirms it.
     """
     from streamq.cli.letters import Filters, Letters, Purged, purge_each
 
@@ -352,9 +337,11 @@ def purge(
     with Letters(name, url, deployment) as letters:
         letter_ids, reasons = _find(letters, which)
         report = Purged("purge", dry_run, complete=False, matched=len(letter_ids))
+        meant = len(which.letter_ids) if which.only_ids else report.matched
         what = f"{_letters(len(letter_ids))} of stream {name}{_reasons(reasons)}"
         if not dry_run and letter_ids:
-            confirm(f"purge {what} for good", yes=yes)
+            if is_asked(meant, named=which.only_ids):
+                confirm(f"purge {what} for good", yes=yes)
             with (
                 told_if_broken_off(report, lambda: report.purged, "purged", as_json=as_json),
                 progress("purge", len(letter_ids)) as step,
@@ -362,7 +349,6 @@ def purge(
                 for looked_at in purge_each(letters, letter_ids, report):
                     step(looked_at)
         report.complete = True
-        meant = len(which.letter_ids) if which.only_ids else report.matched
         report.missing = meant - (report.matched if dry_run else report.purged)
     if as_json:
         print_json(report)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,15 +12,13 @@ import typer
 from streamq._text import shown
 from streamq.cli.output import AsJson, Deployment, Url, print_json
 from streamq.connection import Settings, settings_of
+from streamq.errors import ConnectionLostError
 from streamq.keys import Keys, check_name
 
 if TYPE_CHECKING:
     from streamq._drivers.blocking import BlockingDriver
     from streamq._ops.doctor.findings import Finding, Report
     from streamq._ops.doctor.server import Facts
-
-TIMEOUT_S = 5.0
-"""Longest wait for a connection or a reply: nothing that is asked here takes long."""
 
 
 def doctor(
@@ -42,7 +39,9 @@ def doctor(
     if deployment is not None:
         check_name(deployment, "deployment")
     settings = settings_of(url)
-    driver = settings.blocking(TIMEOUT_S)
+    from streamq.cli.doctor_servers import TIMEOUT_S
+
+    driver = settings.blocking(TIMEOUT_S, as_it_is=True)
     try:
         report = _examine(driver, settings, name, deployment)
     finally:
@@ -56,15 +55,14 @@ def doctor(
 
 
 def _examine(driver: BlockingDriver, settings: Settings, name: str | None, deployment: str | None) -> Report:
-    from streamq._ops.doctor import findings, server
+    from streamq._ops.doctor import findings
+    from streamq.cli import doctor_servers
 
-    facts = driver.run(server.look(settings.options.get("username") or ""))
-    found = list(server.judge(facts, where=settings.where, is_tls=settings.kind == "tls"))
+    facts, now_ms, found = doctor_servers.examine(driver, settings)
     names: list[str] = []
     if facts.serves:
-        now_ms = _clock(driver, found)
         names, more = _streams(driver, name, deployment, facts, now_ms)
-        found += more
+        found = [*found, *more]
     found = findings.sort(findings.merge(found, names), names)
     return findings.Report(
         server=settings.where,
@@ -78,30 +76,18 @@ def _examine(driver: BlockingDriver, settings: Settings, name: str | None, deplo
     )
 
 
-def _clock(driver: BlockingDriver, found: list[Finding]) -> int:
-    """The server's time in ms, and what is to be said of it."""
-    from streamq._ops.doctor import server
-
-    before = time.time()
-    server_ms = driver.run(server.time_ms())
-    after = time.time()
-    ahead_s = None if server_ms is None else server_ms / 1000 - (before + after) / 2
-    found.append(server.clock(ahead_s, (after - before) / 2))
-    return round(after * 1000) if server_ms is None else server_ms
-
-
 def _streams(
     driver: BlockingDriver, name: str | None, deployment: str | None, facts: Facts, now_ms: int
 ) -> tuple[list[str], list[Finding]]:
     """Try the server, and examine the streams: their names, and what was found."""
     from streamq._flows import checkup
-    from streamq._ops.doctor import layout
+    from streamq.cli.doctor_servers import unexamined
 
-    names, found = ([name], []) if name is not None else driver.run(layout.discover(deployment))
+    names, found = ([name], []) if name is not None else _discovered(driver, deployment, facts)
     token = secrets.token_hex(8)
     keys = Keys(names[0] if names else f"doctor-{token}", deployment)
     denied: list[str] = []
-    if not facts.is_replica:
+    if facts.is_node or not facts.is_replica:
         elsewhere = _elsewhere(keys)
         tried, denied = driver.run(checkup.of_server(keys, elsewhere, token, is_node=facts.is_node))
         found += tried
@@ -109,7 +95,25 @@ def _streams(
         found += _of_nobody(driver.run(checkup.of_user(keys, facts.user, denied)))
     with _progress(len(names)):
         for each in names:
-            found += driver.run(checkup.of_stream(Keys(each, deployment), facts.user, now_ms, denied))
+            try:
+                found += driver.run(checkup.of_stream(Keys(each, deployment), facts.user, now_ms, denied))
+            except ConnectionLostError as error:
+                if not facts.is_node:
+                    raise
+                found.append(unexamined(each, error))
+    return names, found
+
+
+def _discovered(driver: BlockingDriver, deployment: str | None, facts: Facts) -> tuple[list[str], list[Finding]]:
+    from streamq._ops.doctor import layout
+    from streamq.cli.doctor_servers import unexamined
+
+    try:
+        names, found = driver.run(layout.discover(deployment))
+    except ConnectionLostError as error:
+        if not facts.is_node:
+            raise
+        return [], [unexamined(None, error)]
     return names, found
 
 

@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Final
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -95,13 +96,16 @@ def job(found: FoundJob, *, payloads: bool = False) -> Iterator[RenderableType]:
     yield table
     yield BLANK
     if found.letters:
-        letters = _table("dead letter", "group", "reason", "died", "deliveries>", "attempts>", "redrives>", "error")
+        letters = _table("dead letter", "group", "reason", "died", "deliveries>", "attempts>", "redrives>")
         for letter in found.letters:
             letters.add_row(
                 _name(letter.id), _name(letter.group), _name(letter.reason), _ago(letter.died_at, found.at),
-                f"{letter.deliveries:,}", f"{letter.attempts:,}", f"{letter.redrives:,}", Text(_line(letter.error)),
+                f"{letter.deliveries:,}", f"{letter.attempts:,}", f"{letter.redrives:,}",
             )  # fmt: skip
         yield letters
+        yield BLANK
+        for letter in found.letters:
+            yield Text(_line(f"error of dead letter {letter.id}: {letter.error or 'none'}"))
         yield BLANK
     for one in found.groups:
         if payloads and one.payload is not None:
@@ -219,7 +223,25 @@ def finding(severity: Condition, text: str, command: str | None) -> RenderableTy
     sentence = Text.assemble((f"{severity}  ", STYLES[severity]), _line(text))
     if command is None:
         return sentence
-    return Group(sentence, Padding(Text(f"$ {_line(command)}"), (0, 0, 0, 4), expand=False))
+    return Group(sentence, _Command(_line(command)))
+
+
+class _Command:
+    """A command to type. One that is longer than the line goes on behind a backslash, so that it can be copied whole."""
+
+    def __init__(self, command: str) -> None:
+        self._words = command.split(" ")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        lines = [f"    $ {self._words[0]}"]
+        for word in self._words[1:]:
+            longer = f"{lines[-1]} {word}"
+            if cell_len(longer) + 2 <= options.max_width or not console.is_terminal:
+                lines[-1] = longer
+            else:
+                lines[-1] += " \\"
+                lines.append(f"        {word}")
+        yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
 
 def _about(found: FullSnapshot) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,8 @@ import typer
 
 from streamq._text import shown
 from streamq.cli.manual import examples
-from streamq.cli.output import REFUSED, AsJson, Deployment, Url, confirm, fail, print_json, say
+from streamq.cli.output import REFUSED, AsJson, Deployment, Name, Url, Yes, confirm, fail, print_json, say
+from streamq.cli.tables import Column, table
 
 app = typer.Typer(
     help="The consumer groups of a stream, each of which gets every job: list, create and drop them.",
@@ -18,7 +19,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-Name = Annotated[str, typer.Argument(help="Stream.", show_default=False)]
 Group = Annotated[str, typer.Argument(help="Group.", show_default=False)]
 
 
@@ -74,20 +74,23 @@ def list_(name: Name, url: Url = None, deployment: Deployment = None, as_json: A
 
 
 def _table(rows: list[GroupRow]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    table.add_column("group", overflow="fold")
-    for title in ("ready", "pending", "consumers"):
-        table.add_column(title, justify="right")
-    table.add_column("")
-    for row in rows:
-        ready = f"{row.ready:,}" if row.exact else f">= {row.ready:,}"
-        note = "nobody reads it" if row.abandoned else ""
-        table.add_row(Text(shown(row.name)), ready, f"{row.pending:,}", f"{row.consumers:,}", note)
-    Console().print(table)
+    columns = (
+        Column("group", folds=True),
+        *(Column(title, is_number=True) for title in ("ready", "pending", "consumers")),
+    )
+    table(
+        (*columns, Column("")),
+        [
+            (
+                shown(row.name),
+                f"{row.ready:,}" if row.exact else f">= {row.ready:,}",
+                f"{row.pending:,}",
+                f"{row.consumers:,}",
+                "nobody reads it" if row.abandoned else "",
+            )
+            for row in rows
+        ],
+    )
 
 
 @app.command(
@@ -142,7 +145,7 @@ def drop(
     force: Annotated[
         bool, typer.Option("--force", help="Also if it has work left. It is lost for this group.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     url: Url = None,
     deployment: Deployment = None,
     as_json: AsJson = False,

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-Name = Annotated[str, typer.Argument(help="Stream.", show_default=False)]
 LetterIds = Annotated[
     list[str] | None, typer.Argument(metavar="[LETTER_ID]...", help="IDs of letters.", show_default=False)
 ]
@@ -38,10 +37,6 @@ Limit = Annotated[
 ]
 After = Annotated[
     str | None, typer.Option("--after", metavar="LETTER_ID", help="Letters behind this one.", show_default=False)
-]
-ShowPayloads = Annotated[
-    bool,
-    typer.Option("--show-payloads", help="Payloads, too; with --json as payload, or payload_base64 if it is no text."),
 ]
 All = Annotated[bool, typer.Option("--all", help="All letters.")]
 NewId = Annotated[str | None, typer.Option("--new-id", help="Another job ID; for one letter.", show_default=False)]

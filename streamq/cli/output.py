@@ -5,25 +5,23 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol, TextIO
 
 import msgspec
 import typer
 
 from streamq._text import INVISIBLE, shown
-from streamq.errors import StreamqError
+from streamq.errors import JobStateError, MigrationError, QueueFullError, ServerError, StreamqError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
+Name = Annotated[str, typer.Argument(help="Stream.", show_default=False)]
 Url = Annotated[
     str | None,
     typer.Option(
         "--url",
         envvar="STREAMQ_URL",
-        help="Server: redis://, rediss://, unix:// or embedded:///directory.",
+        help="Server: redis://, rediss://, redis+cluster://, redis+sentinel://, unix:// or embedded:///directory.",
         show_default="redis://localhost:6379",
     ),
 ]
@@ -31,21 +29,25 @@ Deployment = Annotated[
     str | None, typer.Option("--deployment", envvar="STREAMQ_DEPLOYMENT", help="Namespace of the deployment.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before many are touched.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+ShowPayloads = Annotated[
+    bool,
+    typer.Option("--show-payloads", help="Payloads, too; with --json as payload, or payload_base64 if it is no text."),
+]
+Delay = Annotated[
+    str | None,
+    typer.Option("--delay", metavar="D", help="Due so long from now: 90, 90s, 10m, 2h, 1d.", show_default=False),
+]
+At = Annotated[
+    str | None,
+    typer.Option("--at", metavar="ISO", help="Due then: 2030-01-31T12:00:00Z. A past time is now.", show_default=False),
+]
 
 REFUSED: Final = 3
 """Exit status of what was not confirmed."""
 
 MANY: Final = 100
 """From so many on, progress is shown."""
-
-MOST_IN_A_TABLE: Final = 10_000
-"""Rows of a table are kept until it is printed."""
-
-ID_CHARS, ERROR_CHARS, FIELD_CHARS, PAYLOAD_CHARS = 512, 80, 500, 4_000
-"""Most characters of each that are shown in a table."""
-
-PIPED_WIDTH: Final = 160
 
 # What JSON may hold as it is, but no terminal should get: see `streamq._text`. The rest of it JSON escapes by itself.
 _UNSAFE_IN_JSON: Final = re.compile(rf"[\x7f-\x9f{INVISIBLE}]")
@@ -64,12 +66,43 @@ def json_text(value: Any, *, indent: int = -1) -> str:
 
 def fail(message: str) -> None:
     """Print one line to standard error."""
-    sys.stderr.write(f"streamq: {shown(message)}\n")
+    sys.stderr.write(_fitted(f"streamq: {shown(message)}", sys.stderr) + "\n")
 
 
 def say(message: str) -> None:
     """Print one line to standard output."""
-    sys.stdout.write(f"{shown(message)}\n")
+    sys.stdout.write(_fitted(shown(message), sys.stdout) + "\n")
+
+
+def _fitted(text: str, out: TextIO) -> str:
+    """`text`, broken between words if `out` is a terminal that is narrower. A longer word stays whole, to be copied."""
+    columns = _columns(out)
+    if columns is None or (text.isascii() and len(text) < columns):
+        return text
+    from rich.cells import cell_len
+
+    first, *words = text.split(" ")
+    lines = [first]
+    for word in words:
+        longer = f"{lines[-1]} {word}"
+        if cell_len(longer) < columns:
+            lines[-1] = longer
+        else:
+            lines.append(f"  {word}")
+    return "\n".join(lines)
+
+
+def _columns(out: TextIO) -> int | None:
+    """Of a terminal; None if it is none, or does not say."""
+    if not out.isatty():
+        return None
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal():
+        return int(told) or None
+    try:
+        return os.get_terminal_size(out.fileno()).columns or None
+    except OSError:
+        return None
 
 
 def brief(text: str, size: int) -> str:
@@ -78,28 +111,19 @@ def brief(text: str, size: int) -> str:
     return whole if len(whole) <= size else whole[: size - 4] + " ..."
 
 
-def console() -> Console:
-    """Where tables go; what is piped is as wide as `COLUMNS` says, or wide enough not to be broken up."""
-    from rich.console import Console
+def status_of(error: StreamqError) -> int:
+    """Exit status of an error: 1 if the server answered and refused, 2 if it was not asked, or not as it must be.
 
-    found = Console()
-    if not found.is_terminal and "COLUMNS" not in os.environ:
-        found.width = PIPED_WIDTH
-    return found
+    3 if a migration must come first, or is under way.
+    """
+    if isinstance(error, MigrationError):
+        return REFUSED
+    return 1 if isinstance(error, ServerError | QueueFullError | JobStateError) else 2
 
 
-def sheet(lines: Iterable[tuple[str, str]]) -> None:
-    """Print titles and values, one below the other; one without a title is a payload."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for title, value in lines:
-        size = max(FIELD_CHARS, ID_CHARS) if title else PAYLOAD_CHARS
-        table.add_row(Text(brief(title, ID_CHARS)), Text(brief(value, size)))
-    console().print(table)
+def is_asked(count: int, *, named: bool) -> bool:
+    """Whether a command asks before it changes so many: always, but of the one that was named by its ID."""
+    return count > (1 if named else 0)
 
 
 def confirm(what: str, *, yes: bool) -> None:
@@ -114,7 +138,8 @@ def confirm(what: str, *, yes: bool) -> None:
         fail(f"not confirmed: to {what}, with no terminal to ask at, give --yes; cancelled, nothing changed")
         raise typer.Exit(REFUSED)
     try:
-        sys.stderr.write(f"This will {shown(what)}. Go on? [y/N] ")
+        question = _fitted(f"This will {shown(what)}. Go\xa0on?\xa0[y/N]\xa0", sys.stderr)  # whose end stays together
+        sys.stderr.write(question.replace("\xa0", " "))
         sys.stderr.flush()
         answer = sys.stdin.buffer.readline()
     except KeyboardInterrupt:

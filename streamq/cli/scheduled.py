@@ -12,23 +12,24 @@ import typer
 from streamq.cli import times
 from streamq.cli.manual import examples
 from streamq.cli.output import (
-    ERROR_CHARS,
-    ID_CHARS,
-    MOST_IN_A_TABLE,
     AsJson,
+    At,
+    Delay,
     Deployment,
+    Name,
+    ShowPayloads,
     Url,
     Yes,
     brief,
     confirm,
-    console,
     fail,
+    is_asked,
     print_json,
     progress,
     say,
-    sheet,
     told_if_broken_off,
 )
+from streamq.cli.tables import ERROR_CHARS, ID_CHARS, MOST_ROWS, Column, sheet, table
 from streamq.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ app = typer.Typer(
 
 PAGE = 1_000
 
-Name = Annotated[str, typer.Argument(help="Stream.", show_default=False)]
 JobIds = Annotated[list[str] | None, typer.Argument(metavar="[JOB_ID]...", help="Job IDs.", show_default=False)]
 Group = Annotated[
     str | None,
@@ -76,7 +76,7 @@ def list_(
     due_before: DueBefore = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, max=MOST_IN_A_TABLE, help="Most jobs.", show_default="100"),
+        typer.Option("--limit", min=1, max=MOST_ROWS, help="Most jobs.", show_default="100"),
     ] = None,
     after: Annotated[
         str | None,
@@ -145,28 +145,27 @@ def _row(job: ScheduledJob) -> dict[str, Any]:
 
 
 def _table(jobs: list[ScheduledJob], now: datetime) -> None:
-    from rich.table import Table
-    from rich.text import Text
+    names = (Column("job ID", folds=True), Column("group", folds=True), Column("due"), Column(""))
+    table(
+        (*names, Column("attempt", is_number=True), Column("last error", folds=True)),
+        [
+            (
+                brief(job.job_id, ID_CHARS),
+                brief(_group(job), ID_CHARS),
+                times.absolute(job.due_at),
+                times.relative(job.due_at, now),
+                f"{job.attempt:,}",
+                brief(_last_error(job), ERROR_CHARS),
+            )
+            for job in jobs
+        ],
+    )
 
-    table = Table()
-    for title in ("job ID", "group"):
-        table.add_column(title, overflow="fold")
-    table.add_column("due", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("attempt", justify="right")
-    table.add_column("last error", overflow="fold")
-    for job in jobs:
-        error = "the entry is lost or malformed" if not job.fields else job.errors[-1] if job.errors else ""
-        cells = (
-            brief(job.job_id, ID_CHARS),
-            brief(_group(job), ID_CHARS),
-            times.absolute(job.due_at),
-            times.relative(job.due_at, now),
-            f"{job.attempt:,}",
-            brief(error, ERROR_CHARS),
-        )
-        table.add_row(*(Text(cell) for cell in cells))
-    console().print(table)
+
+def _last_error(job: ScheduledJob) -> str:
+    if not job.fields:
+        return "the entry is lost or malformed"
+    return job.errors[-1] if job.errors else ""
 
 
 def _place(job: ScheduledJob) -> str:
@@ -191,17 +190,14 @@ def _job_at(place: str) -> ScheduledJob:
 
 
 @app.command(
-    epilog=examples("streamq scheduled show orders order:17", "streamq scheduled show orders order:17 --payload")
+    epilog=examples("streamq scheduled show orders order:17", "streamq scheduled show orders order:17 --show-payloads")
 )
 def show(
     name: Name,
     job_id: Annotated[str, typer.Argument(help="Job ID.", show_default=False)],
     *,
     group: Group = None,
-    payload: Annotated[
-        bool,
-        typer.Option("--payload", help="The payload, too; with --json as payload, or payload_base64 if it is no text."),
-    ] = False,
+    show_payloads: ShowPayloads = False,
     url: Url = None,
     deployment: Deployment = None,
     as_json: AsJson = False,
@@ -227,7 +223,7 @@ def show(
         here = f"not scheduled for group {timers.group}; {hint(others)}" if others else f"{state}, not scheduled"
         fail(f"job {job_id} is {here}")
         raise typer.Exit(1)
-    details = about(job.fields, payload=payload)
+    details = about(job.fields, payload=show_payloads)
     if as_json:
         print_json({**_row(job), "state": "scheduled", **details})
     else:
@@ -287,16 +283,8 @@ def reschedule(
     name: Name,
     job_ids: JobIds = None,
     *,
-    delay: Annotated[
-        str | None,
-        typer.Option("--delay", metavar="D", help="Due so long from now: 90, 90s, 10m, 2h, 1d.", show_default=False),
-    ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            "--at", metavar="ISO", help="Due then: 2030-01-31T12:00:00Z. A past time is now.", show_default=False
-        ),
-    ] = None,
+    delay: Delay = None,
+    at: At = None,
     group: Group = None,
     due_before: DueBefore = None,
     all_: All = False,
@@ -387,11 +375,10 @@ def _change(change: Change, on: _On, *, yes: bool, as_json: bool) -> None:
         ids = list(dict.fromkeys(on.job_ids or ()))
         until = _moment(on.due_before, now)
         changed = Changed(change.name, len(ids) if ids else timers.count(due_before=until))
-        if not ids or len(ids) > 1:
+        if is_asked(changed.matched, named=bool(ids)):
             which = "" if until is None else f" due before {times.absolute(until)} ({times.relative(until, now)})"
-            if changed.matched:
-                jobs = "1 job" if changed.matched == 1 else f"{changed.matched:,} jobs"
-                confirm(f"{change.name} {jobs} of stream {on.stream}{which}", yes=yes)
+            jobs = "1 job" if changed.matched == 1 else f"{changed.matched:,} jobs"
+            confirm(f"{change.name} {jobs} of stream {on.stream}{which}", yes=yes)
         with told_if_broken_off(changed, lambda: changed.done, change.past, as_json=as_json):
             if ids:
                 _change_named(timers, change, ids, changed, as_json=as_json)

@@ -76,7 +76,7 @@ class Timers(Client):
         found = []
         for group in self._groups:
             with suppress(ConfigurationError):  # somebody made a group whose name is none
-                job = self._driver.run(schedule.get(self._spec_of(StreamOptions(group=group)), job_id))
+                job = self._driver.run(schedule.get(self.spec_of(dict, StreamOptions(group=group)), job_id))
                 if job is not None and job.group == group:
                     found.append(group)
         return found
@@ -100,7 +100,7 @@ class Timers(Client):
             options = StreamOptions(group=_NOBODY if job.group is None else job.group)
         except ConfigurationError as error:
             raise BadTimerError(str(error)) from None
-        return (yield from act(self._spec_of(options), job.job_id))
+        return (yield from act(self.spec_of(dict, options), job.job_id))
 
 
 class BadTimerError(ConfigurationError):

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streamq._text import duration
 from streamq.cli import times
-from streamq.cli.output import REFUSED, AsJson, Deployment, Url, Yes, confirm, fail, print_json, say
+from streamq.cli.output import REFUSED, AsJson, Deployment, Name, Url, Yes, confirm, fail, print_json, say
 from streamq.errors import ConfigurationError, ServerError
 
 if TYPE_CHECKING:
     from streamq.cli.desk import Desk
     from streamq.options import StreamOptions
     from streamq.stream import Stream
-
-Name = Annotated[str, typer.Argument(help="Stream.", show_default=False)]
 
 
 def pause(name: Name, url: Url = None, deployment: Deployment = None, as_json: AsJson = False) -> None:
@@ -82,8 +81,8 @@ def trim(
     """Remove finished entries that are still in a stream: read and settled by every group.
 
     Unread and pending entries stay, and what a dead letter refers to. Which of the finished ones are kept is a setting of the
-    stream (retention), which its live workers tell; they trim by themselves, too. Where none tells it, all finished entries go,
-    and you are asked before. With --keep-for or --keep-last those rules count, and nobody is asked.
+    stream (retention), which its live workers tell; they trim by themselves, too. Where none tells it, all finished entries go.
+    With --keep-for or --keep-last those rules count. What is kept is said, and asked, before.
 
     With --json: stream, removed, left, keep_for (seconds), keep_last.
 
@@ -101,8 +100,10 @@ def trim(
     options = StreamOptions(retention="keep", **given) if has_rule else None
     with Desk(name, url, deployment) as desk:
         desk.must_be_there()
+        why = ""
         if options is None:
-            options = _as_workers_say(desk, yes=yes)
+            options, why = _as_workers_say(desk)
+        confirm(f"remove the finished entries of stream {name}{_but(options)}{why}", yes=yes)
         stream = desk.stream(options)
         with _busy(f"trimming {name}"):
             removed = stream.trim()
@@ -116,7 +117,18 @@ def trim(
         say(f"{name}: {removed:,} finished {'entry' if removed == 1 else 'entries'} removed, {left:,} left")
 
 
-def _as_workers_say(desk: Desk, *, yes: bool) -> StreamOptions:
+def _but(options: StreamOptions) -> str:
+    """What is kept, in words."""
+    if 0 in {options.keep_ms, options.keep_last} or options.keep_ms is options.keep_last:
+        return ", all of them"
+    younger = "" if options.keep_ms is None else f"younger than {duration(options.keep_ms / 1000)}"
+    if options.keep_last is None:
+        return f", but for those {younger}"
+    return f", but for the newest {options.keep_last:,}" + (f", as far as they are {younger}" if younger else "")
+
+
+def _as_workers_say(desk: Desk) -> tuple[StreamOptions, str]:
+    """What the live workers keep; and what to add to the question, if none says it."""
     from streamq.options import StreamOptions
 
     ways = desk.told("retention", "keep_for", "keep_last")
@@ -126,8 +138,7 @@ def _as_workers_say(desk: Desk, *, yes: bool) -> StreamOptions:
             f"streamq doctor {desk.name} shows who says what"
         )
     if not ways:
-        confirm(f"remove all finished entries of stream {desk.name}: no live worker says what is kept", yes=yes)
-        return StreamOptions()
+        return StreamOptions(), ": no live worker says what is kept"
     try:
         options = StreamOptions(**ways[0])
     except (ConfigurationError, TypeError) as error:
@@ -141,7 +152,7 @@ def _as_workers_say(desk: Desk, *, yes: bool) -> StreamOptions:
             "--keep-for or --keep-last, or --keep-last 0 for all of them"
         )
         raise typer.Exit(REFUSED)
-    return options
+    return options, ", as its workers do"
 
 
 def delete(
@@ -150,7 +161,7 @@ def delete(
     force: Annotated[
         bool, typer.Option("--force", help="Also if work is left: unread, pending, scheduled, dead. It is lost.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     url: Url = None,
     deployment: Deployment = None,
     as_json: AsJson = False,

@@ -214,16 +214,17 @@ class StreamCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """What is told, now."""
         page, problems = _Page(), dict[str, str]()
-        away: dict[BlockingDriver, str] = {}
+        away: dict[tuple[BlockingDriver, str], str] = {}
         for labels, (spec, driver) in self._asked.items():
             name = spec.keys.name
+            server = driver, driver.whereabouts(spec.keys.slot)
             try:
-                if driver not in away:  # a server that is away is waited for once, not once a stream
+                if server not in away:  # a server that is away is waited for once, not once a stream
                     page.add(labels, driver.run(inspect.snapshot(spec)))
                     continue
-                problems[name] = away[driver]
+                problems[name] = away[server]
             except ConnectionLostError as error:
-                problems[name] = away[driver] = str(error)
+                problems[name] = away[server] = str(error)
             except Exception as error:  # noqa: BLE001  # a scrape that fails tells nothing of the other streams either
                 problems[name] = str(error) if isinstance(error, StreamqError) else type(error).__name__
             page.add_unreachable(labels)

@@ -154,6 +154,7 @@ class Seat:
         child = self.occupant
         assert child is not None  # noqa: S101  # who calls has seen its end
         child.process.join()
+        self.listen()  # to its last words, which may have come since
         self.occupant = None
         child.pipe.close()
         if child.journal is not None:

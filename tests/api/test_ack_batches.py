@@ -102,6 +102,34 @@ def test_an_entry_that_another_group_needs_stays(make_stream, raw):
     assert look.state(raw, s).stream == []
 
 
+@pytest.mark.covers("S7")
+@pytest.mark.parametrize("seed", range(2))
+def test_what_other_groups_need_stays_whatever_the_order(make_stream, raw, seed):
+    """They have read some, settled some of that, and the rest lies in between; one holds more than a call looks at."""
+    chance = random.Random(seed)
+    s, *others = (make_stream(group=name) for name in ("workers", "b", "c"))
+    for other in others:
+        other.read("o")
+    stream = s._spec.keys.stream
+    ids = [f"{ms}-{n}" for ms in (9, 10, 99, 100) for n in range(1, 31)]
+    for entry_id in ids:
+        raw.xadd(stream, {"job": "{}"}, id=entry_id)
+    needed = set()
+    for other, count in zip(others, (90, 120), strict=True):
+        read = [job.entry_id for job in other.read("o", count=count)]
+        settled = set(chance.sample(read, count // 3))
+        raw.xack(stream, other._spec.options.group, *settled)
+        needed |= set(ids) - settled
+    jobs = s.read("w", count=len(ids))
+    chance.shuffle(jobs)
+    sizes = (1, 2, 40, 7, 1, 69)
+    for start, size in zip((0, 1, 3, 43, 50, 51), sizes, strict=True):
+        assert s.ack(jobs[start : start + size]) == size
+        gone = {job.entry_id for job in jobs[: start + size]} - needed
+        assert look.state(raw, s).stream == [entry_id for entry_id in ids if entry_id not in gone]
+    assert len(gone) > 5
+
+
 @pytest.mark.covers("I8")
 def test_as_many_chosen_ids_as_one_read_takes(make_stream, raw):
     s = make_stream()

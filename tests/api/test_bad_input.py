@@ -35,7 +35,7 @@ def test_names_of_streams(colour, name):
 
 
 @pytest.mark.covers("C34")
-@pytest.mark.parametrize("name", [name for name in BAD_NAMES if name is not None])
+@pytest.mark.parametrize("name", [*(name for name in BAD_NAMES if name is not None), "streamq"])
 def test_names_of_deployments(colour, name):
     with pytest.raises(ConfigurationError, match="deployment"):
         open_stream(colour, "x", redis="redis://localhost:1", deployment=name)
@@ -274,7 +274,6 @@ def test_a_server_without_xautoclaim(colour, new_server):
     [
         "http://x",
         "localhost:6379",
-        "redis+cluster://x",
         "",
         "redis://x?nonsense=1",
         "redis://x:port",

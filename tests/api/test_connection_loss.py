@@ -259,7 +259,7 @@ def test_scripts_are_flushed_all_the_time(make_stream, raw, redis_url):
     over = threading.Event()
 
     def flush():
-        with redis.Redis.from_url(redis_url, single_connection_client=True) as client:
+        with look.twin(raw) as client:
             while not over.is_set():
                 client.script_flush()
 

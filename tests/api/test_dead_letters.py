@@ -273,8 +273,8 @@ def test_pending_or_dead_at_every_instant(make_stream, raw, colour, redis_url, n
         with children.running(children.reclaim_always, colour, redis_url, ns, options) as (reclaimer, pipe):
             assert pipe.recv() == "ready"
             pipe.send("go")
-            until = time.monotonic() + random.uniform(0, 0.02)
-            while time.monotonic() < until:
+            deadline = time.monotonic() + random.uniform(0, 0.02)
+            while time.monotonic() < deadline:
                 check()
             children.kill(reclaimer)
         check()

@@ -25,7 +25,7 @@ HOUR_MS = 3_600_000
 def examine(url, name=None, deployment=None):
     """The report, as the command makes it."""
     settings = settings_of(url)
-    driver = settings.blocking(5)
+    driver = settings.blocking(5, as_it_is=True)
     try:
         return doctor._examine(driver, settings, name, deployment)
     finally:
@@ -105,7 +105,7 @@ def test_nothing_but_the_trial_writes(stream, proxy, ns):
         "HELLO", "INFO", "CONFIG", "ACL", "TIME", "SMEMBERS", "SCAN", "TYPE", "XLEN", "XINFO", "XPENDING", "XRANGE",
         "XREVRANGE", "ZCARD", "ZRANGE", "ZSCORE", "HLEN", "HKEYS", "HEXISTS", "HMGET", "HSCAN", "PTTL",
     }  # fmt: skip
-    keyless = {"EVAL", "EVALSHA", "EXEC", "MULTI", "CLIENT"}
+    keyless = {"EVAL", "EVALSHA", "EXEC", "MULTI", "CLIENT", "WAITAOF"}
     others = set()
     for name, *args in proxy.commands:
         if name.decode() not in reads | keyless:
@@ -137,6 +137,30 @@ def test_a_server_with_nothing_on_it(new_server):
         ("ok", "a script and a transaction over two keys of one tag work", None),
         ("ok", "a script over two tags works: it is one server", None),
     ]
+
+
+KNOWN = {
+    "redis-6.2": [],
+    "redis-7.0": ["FCALL"],
+    "redis-8.2": ["WAITAOF", "FCALL", "XACKDEL"],
+    "valkey-9": ["WAITAOF", "FCALL"],
+}
+
+
+def test_what_the_server_knows_is_tried(redis_url, raw, ns, as_user):
+    report = examine(redis_url, deployment=ns)
+    product, (major, minor, *_) = report.product, report.version.split(".")
+    known = KNOWN.get(f"{product}-{major}" if product == "valkey" else f"{product}-{major}.{minor}")
+    if known is None:
+        pytest.skip("what this version knows was not written down")
+    unknown = [name for name in ("WAITAOF", "FCALL", "XACKDEL", "XADD IDMP", "XREADGROUP CLAIM") if name not in known]
+    [(_, text, _)] = found(report, "abilities", severities=["ok"])
+    told = [f"knows {', '.join(known)}"] if known else []
+    assert text.startswith(f"the server {'; it '.join([*told, 'does not know ' + ', '.join(unknown)])}. Of these")
+    assert raw.keys(f"*{ns}*") == []
+    report = examine(as_user("+@read", "+@connection"), deployment=ns)
+    [(_, text, _)] = found(report, "abilities", severities=["ok"])
+    assert "may know, which the user's rights hide, XADD IDMP, XREADGROUP CLAIM. Of these" in text
 
 
 def test_what_the_server_would_lose(new_server):
@@ -332,7 +356,7 @@ def as_user(raw, redis_url, ns):
     def login(*rules, keys=f"~{ns}:*"):
         names.append(f"{ns}-{len(names)}")
         look.call(raw, "ACL", "SETUSER", names[-1], "on", ">pw", *([keys] if keys else []), *rules)
-        return redis_url.replace("redis://", f"redis://{names[-1]}:pw@")
+        return look.as_user(redis_url, names[-1], "pw")
 
     yield login
     for name in names:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from urllib.parse import urlsplit
 
 import look
 import pytest
@@ -208,13 +207,12 @@ def test_an_append_to_a_stream_that_is_full(make_stream, raw):
 def user(redis_url, raw):
     """A user of the shared server: gives its URL, and a function that changes its rights."""
     name, password = f"u{secrets.token_hex(6)}", secrets.token_hex(12)
-    parts = urlsplit(redis_url)
 
     def rights(*rules):
         assert look.call(raw, "ACL", "SETUSER", name, *rules) == b"OK"
 
     rights("on", f">{password}", "~*", "&*", "+@all")
-    yield parts._replace(netloc=f"{name}:{password}@{parts.hostname}:{parts.port}").geturl(), rights
+    yield look.as_user(redis_url, name, password), rights
     look.call(raw, "ACL", "DELUSER", name)
 
 
@@ -239,6 +237,23 @@ def test_a_command_that_the_user_may_not_run(make_stream, raw, user, denied):
         "set": {b"m"}, "list": [b"x"], "log": [((b"a", b"1"),)],
     }  # fmt: skip
     assert look.state(raw, s) == State(counters={"done:workers": 1})
+
+
+@pytest.mark.covers("I7", "C83")
+def test_who_may_not_ask_whether_a_stream_is_full(make_stream, raw, user):
+    """XADD of a stream that is there asks before: without the right the effect is refused, as without one for XADD."""
+    url, rights = user
+    s = make_stream(redis=url)
+    raw.xadd(s._spec.keys.data("log"), {"f": "v"})
+    job = started(s)
+    job.effects.incrby("n").xadd("log", {"f": "v"})
+    rights("-xinfo")
+    error = refused(s, raw, job)
+    assert (error.key, error.command) == ("log", "XADD")
+    assert "XINFO STREAM" in error.reason
+    rights("+xinfo")
+    s.commit(job)
+    assert raw.xlen(s._spec.keys.data("log")) == 2
 
 
 @pytest.mark.covers("I7")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from urllib.parse import urlsplit
 
 import look
 import pytest
@@ -172,10 +171,10 @@ def test_a_user_that_may_only_read(make_stream, raw, redis_url):
     s = make_stream()
     s.add_many([{}, {}])
     s.reject(s.read("w")[0])
-    name, parts = f"u{secrets.token_hex(6)}", urlsplit(redis_url)
+    name = f"u{secrets.token_hex(6)}"
     look.call(raw, "ACL", "SETUSER", name, "on", ">pw", "~*", "+@read", "+@connection")
     try:
-        reader = make_stream(redis=parts._replace(netloc=f"{name}:pw@{parts.hostname}:{parts.port}").geturl())
+        reader = make_stream(redis=look.as_user(redis_url, name, "pw"))
         assert reader.inspect() == s.inspect()
         assert len(reader.dead_letters.list()) == 1
         reader.close()

@@ -6,7 +6,6 @@ import datetime as dt
 import random
 import secrets
 import time
-from urllib.parse import urlsplit
 
 import look
 import msgspec
@@ -520,10 +519,10 @@ def user(raw, redis_url):
     names = []
 
     def make(*rules):
-        name, parts = f"u{secrets.token_hex(6)}", urlsplit(redis_url)
+        name = f"u{secrets.token_hex(6)}"
         names.append(name)
         look.call(raw, "ACL", "SETUSER", name, "on", ">pw", *rules)
-        return parts._replace(netloc=f"{name}:pw@{parts.hostname}:{parts.port}").geturl()
+        return look.as_user(redis_url, name, "pw")
 
     yield make
     for name in names:

@@ -215,7 +215,7 @@ def test_a_tag_that_is_not_in_the_union(make_stream, raw):
 
 @pytest.mark.covers("F12", "C13")
 def test_bytes_that_are_no_text(make_stream, raw, redis_url):
-    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+    with look.kind_of_client(redis.Redis, redis_url)(decode_responses=True) as client:
         s = make_stream(redis=client)
         ids = []
         for n in range(10):
@@ -246,9 +246,9 @@ def decode(request):
 
 @pytest.fixture(params=[redis.Redis, redis.asyncio.Redis], ids=["client", "asyncio client"])
 def client(request, redis_url, protocol, decode):
-    client = request.param.from_url(redis_url, decode_responses=decode, **protocol)
+    client = look.kind_of_client(request.param, redis_url)(decode_responses=decode, **protocol)
     yield client
-    if isinstance(client, redis.Redis):
+    if isinstance(client, redis.Redis | redis.RedisCluster):
         client.close()
     else:
         asyncio.run(client.aclose())

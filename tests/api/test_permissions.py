@@ -15,12 +15,15 @@ from streamq._ops import access, consumers, promote
 from streamq.worker import maintenance
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
-ROWS = re.findall(r"^\| ([^|]+) \| (?:and )?(`.+`)[^|]* \|$", PAGE.partition("## Permissions")[2], re.MULTILINE)
+ROWS = re.findall(
+    r"^\| ([^|]+) \| (?:and )?(`.+`)[^|]* \|$", PAGE.partition("### Which command is for what")[2], re.MULTILINE
+)
 COMMANDS = [re.sub(r"\\", "", names.strip("`")).split() for _, names in ROWS]
 PRODUCER = [*COMMANDS[0], *COMMANDS[1]]
 SCHEDULER = [*PRODUCER, *COMMANDS[2]]
 OPERATOR = [*SCHEDULER, *COMMANDS[4]]
 READER = {name.replace("|", " ") for row in COMMANDS[:-1] for name in row}
+CLUSTER = ["cluster|slots", "asking"]
 ALL = [name for row in COMMANDS for name in row]
 
 
@@ -31,10 +34,11 @@ def as_user(raw, redis_url, ns, colour):
 
     def login(commands, deployment="dp"):
         name = f"{ns}-{len(names)}"
+        commands = [*commands, *(CLUSTER if "+cluster" in redis_url else [])]
         rules = ["on", ">pw", f"~{ns}-{deployment}:*", *(f"+{command.lower()}" for command in commands)]
         look.call(raw, "ACL", "SETUSER", name, *rules)
         names.append(name)
-        url = redis_url.replace("redis://", f"redis://{name}:pw@")
+        url = look.as_user(redis_url, name, "pw")
         return open_stream(colour, "s", redis=url, deployment=f"{ns}-{deployment}", max_ready=100)
 
     opened = []
@@ -181,7 +185,7 @@ def test_what_a_reader_lacks_is_named_before_a_job_is_touched(as_user, raw, serv
 @pytest.mark.covers("C83")
 def test_who_may_not_end_transactions_is_told_before_a_job_is_touched(raw, redis_url, ns, colour):
     look.call(raw, "ACL", "SETUSER", ns, "on", ">pw", f"~{ns}:*", "+@all", "-exec")
-    s = open_stream(colour, "s", redis=redis_url.replace("redis://", f"redis://{ns}:pw@"), deployment=ns)
+    s = open_stream(colour, "s", redis=look.as_user(redis_url, ns, "pw"), deployment=ns)
     try:
         s.add({})
         with pytest.raises(ConfigurationError, match="exec"):

@@ -12,7 +12,6 @@ from contextlib import suppress
 import children
 import look
 import pytest
-import redis
 import servers
 from look import Row, State
 from waiting import until
@@ -136,13 +135,13 @@ def test_a_spent_entry_does_not_cost_the_others(make_stream, raw):
 
 @pytest.mark.covers("F1b")
 @pytest.mark.slow
-def test_entries_that_fall_due_meanwhile(make_stream, raw, redis_url):
+def test_entries_that_fall_due_meanwhile(make_stream, raw):
     s = make_stream(max_deliveries=1_000_000, crash_backoff=Backoff.constant(0, limit=None))
     ids = held(s, 50)
     over = threading.Event()
 
     def fall_due():
-        with redis.Redis.from_url(redis_url, single_connection_client=True, protocol=2) as client:
+        with look.twin(raw) as client:
             while not over.is_set():
                 entry_id = random.choice(ids)
                 look.call(

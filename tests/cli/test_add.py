@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import pty
 import re
 import signal
 import subprocess
+import termios
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -52,13 +54,18 @@ def say_of_a_worker(raw, ns):
     def say(**settings):
         seconds, micros = raw.time()
         about = json.dumps({"group": "workers", "settings": settings})
-        raw.hset(f"streamq:{{{ns}}}:workers", "w", f"{seconds * 1000 + micros // 1000 + 60_000} {about}")
+        raw.hset(f"streamq:{{{ns}}}:workers", "w", f"{seconds * 1000 + micros // 1000 + 600_000} {about}")
 
     return say
 
 
 def numbered(first, last):
     return b"".join(b'{"id":%d}\n' % n for n in range(first, last + 1))
+
+
+def is_empty(pipe):
+    """Whether all that was written to it was read."""
+    return fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4) == b"\0" * 4
 
 
 def ids_in(entries):
@@ -339,8 +346,9 @@ def test_what_comes_by_and_by_is_added_at_once_and_ctrl_c_says_how_to_go_on(stre
             until(lambda last=last: len(entries()) == last)
         process.stdin.write(b'{"id":')  # half of the next one waits for its end
         process.stdin.flush()
+        until(lambda: is_empty(process.stdin))  # it reads on when it knows that all others were added
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=100)
     assert process.returncode != 0
     assert b"Traceback" not in err
     assert b"all before line 601 was added; go on with --from-line 601\n" in err
@@ -471,7 +479,7 @@ def test_progress_at_a_terminal_only(redis_url, ns, tmp_path):
         screen = b""
         while b"1,990 jobs" not in screen:
             screen += os.read(ours, 4_096)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=100)
     os.close(ours)
     assert (process.returncode, out) == (0, b"1,990 added\n")
 

@@ -77,7 +77,7 @@ def test_foreign_names_cannot_speak_to_the_terminal(redis_url, ns, raw):
     [
         ("redis://127.0.0.1:1", "cannot reach"),
         ("ftp://x", "must begin with"),
-        ("redis+cluster://x:1", "not supported yet"),
+        ("redis+cluster://127.0.0.1:1", "cannot reach"),
         ("redis://127.0.0.1:1?no_such_option=1", "no_such_option"),
     ],
 )

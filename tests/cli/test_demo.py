@@ -25,7 +25,7 @@ DEMO = [sys.executable, "-c", "from streamq.cli import main; main()", "demo", "-
 
 
 def balanced(*args: str) -> None:
-    done = subprocess.run([*DEMO, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90)
+    done = subprocess.run([*DEMO, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     seconds = found.pop("seconds")

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import re
-import struct
-import subprocess
-import termios
 import time
 from pathlib import Path
 
@@ -33,26 +27,8 @@ def run(*args, **env):
 
 def on_terminal(*args, columns, **env):
     """What it prints on a terminal of that width."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    surroundings = {name: value for name, value in shell.environ().items() if name not in {"COLUMNS", "NO_COLOR"}}
-    process = subprocess.Popen(
-        [*shell.COMMAND, "doctor", *args],
-        env=surroundings | {"TERM": "xterm", **env},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    written = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            written += chunk
-    except OSError:
-        pass  # the other end is closed: it has ended
-    finally:
-        os.close(ours)
-    return process.wait(30), written.decode().replace("\r\n", "\n")
+    done = shell.at_terminal("doctor", *args, columns=columns, rows=24, **env)
+    return done.returncode, done.stdout
 
 
 def test_all_is_well(new_server):
@@ -123,7 +99,7 @@ def test_the_whole_server_is_as_it_was(new_server, output):
     ("args", "words"),
     [
         (("--url", "redis://127.0.0.1:1"), "cannot reach"),
-        (("--url", "redis+cluster://127.0.0.1:1"), "not supported yet"),
+        (("--url", "redis+cluster://127.0.0.1:1"), "cannot reach"),
         (("--url", "redis://127.0.0.1:1", "--deployment", "a b"), "deployment 'a b' is not valid"),
         (("a{b}", "--url", "redis://127.0.0.1:1"), "stream name 'a{b}' is not valid"),
         (("\x1b[2J", "--url", "redis://127.0.0.1:1"), "is not valid"),
@@ -151,7 +127,7 @@ def test_a_server_that_does_not_answer(proxy):
     begun = time.monotonic()
     done = run("--url", proxy.url)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 60
 
 
 @pytest.mark.covers("D2")

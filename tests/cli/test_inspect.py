@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import secrets
-import struct
 import subprocess
 import sys
-from fcntl import ioctl
 from pathlib import Path
-from termios import TIOCSWINSZ
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -21,6 +17,7 @@ import msgspec
 import pytest
 import redis
 from cli.screen import seat
+from cli.shell import at_terminal
 from typer.testing import CliRunner
 from waiting import until
 
@@ -45,7 +42,7 @@ def run(*args, **env):
     """Run ``streamq inspect`` with no terminal."""
     return subprocess.run(
         [*COMMAND, "inspect", *args], env=environment(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=60,
+        timeout=100,
     )  # fmt: skip
 
 
@@ -66,25 +63,9 @@ def call(*args, **env):
 
 def in_terminal(*args, columns, rows, **env):
     """Run it in a terminal of that size; what the terminal got."""
-    ours, theirs = pty.openpty()
-    ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    with subprocess.Popen(
-        [*COMMAND, "inspect", *args], env=environment(TERM="xterm-256color", **env), stdin=theirs, stdout=theirs,
-        stderr=theirs,
-    ) as process:  # fmt: skip
-        os.close(theirs)
-        got = bytearray()
-        while True:
-            try:
-                part = os.read(ours, 65_536)
-            except OSError:
-                break  # Linux says so at the end
-            if not part:
-                break
-            got += part
-        os.close(ours)
-        assert process.wait(30) == 0
-    return got.decode().replace("\r\n", "\n")
+    done = at_terminal("inspect", *args, columns=columns, rows=rows, **env)
+    assert done.returncode == 0
+    return done.stdout
 
 
 def without_colours(text):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamq._flows import checkup
-from streamq._ops.doctor import findings, layout, rights, server, trial, work, workers
+from streamq._ops.doctor import cluster, findings, layout, rights, server, trial, work, workers
 from streamq._ops.doctor.findings import Finding
 from streamq._ops.doctor.rights import Rights
 from streamq._ops.doctor.server import Facts, Hello
@@ -54,7 +54,7 @@ def test_a_server_without_hello_is_too_old():
 
 def test_a_sentinel():
     found = judged(Hello("redis", "7.0.0", "sentinel", ""))
-    assert "SENTINEL GET-MASTER-ADDR-BY-NAME" in found["mode"].remedy
+    assert "redis+sentinel://HOST:PORT/NAME" in found["mode"].remedy
     assert not Facts(Hello("redis", "7.0.0", "sentinel", "")).serves
 
 
@@ -214,3 +214,55 @@ def test_types_that_the_user_may_not_ask_for():
     assert (kinds.is_reachable, kinds.is_shut_out, kinds.is_seen) == (True, False, False)
     assert list(layout.judge(KEYS, kinds)) == []
     assert kinds.may_be(KEYS.stream, "stream")
+
+
+# --- clusters -----------------------------------------------------------------------------
+
+FIRST, SECOND = ("a" * 40, "b" * 40)
+NODES = (
+    f"{FIRST} 10.0.0.1:7000@17000,name-1 myself,master - 0 0 1 connected 0-99 200 [300->-{SECOND}]\n"
+    f"{SECOND} 10.0.0.2:7000@17000 slave,fail {FIRST} 0 0 1 disconnected\n"
+)
+
+
+LOST = "are served by no node: what lies there stands still, and so does all else (cluster_state is fail)"
+
+
+def of_cluster(text, state="ok", asking="OK"):
+    plan = cluster.look()
+    next(plan)
+    with pytest.raises(StopIteration) as stop:
+        plan.send([asking, text if isinstance(text, Exception) else text.encode()])
+    return [(one.check, one.severity, one.text) for one in cluster.judge(stop.value.value, state)]
+
+
+def test_nodes_of_a_cluster():
+    assert of_cluster(NODES, "fail") == [
+        ("cluster", "problem", f"16,283 slots {LOST}"),
+        ("cluster", "note", "primary 10.0.0.1:7000 has no replica: if it dies, its streams stand still until it is back"),
+        ("cluster", "note", "node 10.0.0.2:7000 is down"),
+    ]  # fmt: skip
+    whole = NODES.replace("0-99 200", "0-16383").replace("slave,fail", "slave")
+    assert of_cluster(whole) == [("cluster", "ok", "1 primary and 1 replica, all slots are served")]
+    assert of_cluster(whole, "fail")[0] == ("cluster", "problem", "the cluster is down (cluster_state is fail)")
+
+
+def test_a_user_who_may_not_ask_for_nodes_or_follow_slots():
+    denied = ConfigurationError("the user lacks a permission: ...")
+    [asking, hidden] = of_cluster(denied, asking=denied)
+    assert (asking[:2], hidden[:2]) == (("rights", "problem"), ("hidden", "note"))
+
+
+def test_what_is_said_of_all_nodes_is_said_once():
+    same, other = (
+        Finding(check="version", severity="ok", text="v"),
+        Finding(check="memory", severity="problem", text="m"),
+    )
+    found = {"a:1": [same], "b:2": [same, other]}
+    assert [one.text for one in cluster.merge(found)] == ["v", "node b:2: m"]
+
+
+def test_sentinels_of_which_too_few_are_left():
+    few, away = ServerError("NOQUORUM 1 usable Sentinels", code="NOQUORUM"), ServerError("cannot reach", code="ERR")
+    assert [one.severity for one in cluster.judge_sentinels({"a:1": few, "b:2": away})] == ["problem", "problem"]
+    assert [one.severity for one in cluster.judge_sentinels({"a:1": "OK", "b:2": away})] == ["note"]

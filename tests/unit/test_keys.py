@@ -11,6 +11,7 @@ from streamq.keys import (
     Keys,
     check_id,
     check_name,
+    deployment_pattern,
     migration_lock,
     migration_record,
     name_of,
@@ -112,6 +113,13 @@ def test_the_registry_is_outside_of_every_tag():
     assert registry("dp_1") == "dp_1:streamq:streams"
     assert stream_pattern(None) == "streamq:{*}:stream"
     assert stream_pattern("dp_1") == "dp_1:streamq:{*}:stream"
+
+
+@pytest.mark.parametrize("deployment", ["*", "a:b", "", "streamq"])
+def test_no_pattern_is_made_of_what_is_no_deployment(deployment):
+    for make in (registry, stream_pattern, deployment_pattern):
+        with pytest.raises(ConfigurationError, match="deployment"):
+            make(deployment)
 
 
 @pytest.mark.parametrize("deployment", [None, "dp_1"])

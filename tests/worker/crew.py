@@ -130,14 +130,14 @@ class Crew:
 
     def until_up(self, count: int) -> list[Child]:
         """Wait until so many children of those that live have their worker; all that live."""
-        until(lambda: len({e.pid for e in self.events.all("up")} & {c.pid for c in self.alive()}) >= count, timeout=60)
+        until(lambda: len({e.pid for e in self.events.all("up")} & {c.pid for c in self.alive()}) >= count)
         return self.alive()
 
     def signal(self, number: int) -> None:
         assert self.process is not None
         self.process.send_signal(number)
 
-    def wait(self, timeout: float = 30.0) -> int:
+    def wait(self, timeout: float = 100.0) -> int:
         assert self.process is not None
         return self.process.wait(timeout * PATIENCE)
 

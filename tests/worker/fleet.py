@@ -255,7 +255,10 @@ class Fleet:
         settings |= {name: given for name, given in (("url", url), ("handler", handler)) if given is not None}
         with self.log.open("ab") as log:
             command = [sys.executable, *self._program, json.dumps(settings)]
-            process = subprocess.Popen(command, stdout=log, stderr=log)
+            # As a script it has its own directory on the path, not that of `waiting`.
+            places = (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH"))
+            env = os.environ | {"PYTHONPATH": os.pathsep.join(place for place in places if place)}
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
         self.processes.append(process)
         return process
 

@@ -13,8 +13,8 @@ from worker import fleet
 from worker.fleet import effects, is_idle, options_of, quick, working
 
 from streamq import Stream, Worker
-from streamq._drivers.asynchronous import AsyncDriver
-from streamq._drivers.blocking import BlockingDriver
+from streamq._drivers.asynchronous import AsyncConnections
+from streamq._drivers.blocking import Connections
 from streamq.worker import maintenance
 
 TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-7.0", "valkey-9"], indirect=True)
@@ -29,16 +29,16 @@ def requests(monkeypatch):
     """Counts what drivers send, by kind: writes to a socket, each of one request or more."""
     counted = Counter()
 
-    async def exchange(self, commands, *, wait_ms=0, original=AsyncDriver._exchange):
+    async def exchange(self, commands, *, wait_ms=0, original=AsyncConnections.exchange):
         counted["async"] += 1
         return await original(self, commands, wait_ms=wait_ms)
 
-    def exchange_blocking(self, commands, original=BlockingDriver._exchange):
+    def exchange_blocking(self, commands, original=Connections.exchange):
         counted["blocking"] += 1
         return original(self, commands)
 
-    monkeypatch.setattr(AsyncDriver, "_exchange", exchange)
-    monkeypatch.setattr(BlockingDriver, "_exchange", exchange_blocking)
+    monkeypatch.setattr(AsyncConnections, "exchange", exchange)
+    monkeypatch.setattr(Connections, "exchange", exchange_blocking)
     return counted
 
 

@@ -13,8 +13,8 @@ from worker import fleet
 from worker.fleet import effects, is_idle, quick, working
 
 from streamq import ConfigurationError, Stream
-from streamq._drivers.asynchronous import AsyncDriver
-from streamq._drivers.blocking import BlockingDriver
+from streamq._drivers.asynchronous import AsyncConnections
+from streamq._drivers.blocking import Connections
 from streamq.worker import maintenance, roles
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
@@ -213,16 +213,16 @@ def tries(monkeypatch):
     """Counts how often drivers ask for a connection, by kind."""
     counted = Counter()
 
-    async def checkout(self, original=AsyncDriver._checkout):
+    async def checkout(self, original=AsyncConnections._checkout):
         counted["async"] += 1
         return await original(self)
 
-    def checkout_blocking(self, original=BlockingDriver._checkout):
+    def checkout_blocking(self, original=Connections._checkout):
         counted["blocking"] += 1
         return original(self)
 
-    monkeypatch.setattr(AsyncDriver, "_checkout", checkout)
-    monkeypatch.setattr(BlockingDriver, "_checkout", checkout_blocking)
+    monkeypatch.setattr(AsyncConnections, "_checkout", checkout)
+    monkeypatch.setattr(Connections, "_checkout", checkout_blocking)
     return counted
 
 

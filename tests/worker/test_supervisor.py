@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import time
@@ -16,6 +17,7 @@ from streamq._flows.recovery import Note, NoteState
 from streamq.connection import settings_of
 from streamq.worker.journal import Journal
 from streamq.worker.returns import Returns
+from streamq.worker.seat import Seat
 
 LEASE_S = 60.0
 """Longer than any of these tests takes."""
@@ -192,3 +194,14 @@ def test_visits_come_to_an_end(returns_to):
         returns.work(now)
         visits, now = visits + 1, returns.next_at()
     assert 5 <= visits <= 20  # nobody takes it over: maintenance removes the consumer some time
+
+
+def test_the_last_words_of_a_child_are_heard():
+    """Also what it says, and ends, just after it was listened to: else one that can never run is started for ever."""
+    seat = Seat(
+        1, multiprocessing.get_context("fork"), "no.such.module:worker", solo=False, leaves_last=False, prepare=None
+    )
+    seat.start(time.monotonic())
+    seat.listen()
+    seat.occupant.process.join()
+    assert "no module no" in seat.vacate(time.monotonic()).refused

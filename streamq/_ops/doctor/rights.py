@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from streamq import _scripts
 from streamq._ops.doctor.findings import Finding, is_denied, is_key_denied, redis
 from streamq._requests import Arg, Command, Pipeline, Plan, ask_each, ignore
+from streamq.errors import ConnectionLostError
 from streamq.keys import Keys, registry
 
 SCRIPTS: Final = ("EVAL", "EVALSHA", "MULTI", "EXEC")
@@ -54,7 +56,9 @@ def denied(keys: Keys, commands: Sequence[str]) -> Plan[Rights]:
         rest = [name for name in commands if name not in direct and name not in {"MULTI", "SADD"}]
         names = registry(keys.deployment)
         [found] = yield from ask_each(Pipeline((_scripts.check(keys, commands=rest),)))
-        [listing] = yield from ask_each(Pipeline((_scripts.check(keys, commands=["SADD"], on=names),)))
+        listing: Any = None
+        with suppress(ConnectionLostError):  # of a cluster another node, which may be down
+            [listing] = yield from ask_each(Pipeline((_scripts.check(keys, commands=["SADD"], on=names),)))
         missing |= set() if isinstance(found, Exception) else set(found)
         missing |= {"SADD"} if is_denied(listing) or listing == ["SADD"] else set()
     return Rights(frozenset(missing & {*commands, *COURTESIES}))

@@ -111,12 +111,19 @@ def is_too_old(hello: Hello) -> bool:
     return numbers is not None and hello.product == "redis" and (int(numbers[1]), int(numbers[2] or 0)) < OLDEST
 
 
-def judge(facts: Facts, *, where: str, is_tls: bool) -> Iterator[Finding]:
-    """All that can be said of the server, but for its clock."""
+def judge(facts: Facts, *, where: str, is_tls: bool, of_cluster: bool = False) -> Iterator[Finding]:
+    """All that can be said of the server, but for its clock.
+
+    Args:
+        facts: What it says of itself.
+        where: Its address, for people.
+        is_tls: Whether we came by TLS.
+        of_cluster: Whether it was reached as a part of its cluster, which is right for a node.
+    """
     tls = "by TLS" if is_tls else "without TLS"
     whom = f" as user {facts.user}" if facts.user else ""
     yield Finding(check="connection", severity="ok", text=f"connected to {where} {tls}{whom}")
-    yield from _identity(facts)
+    yield from _identity(facts, of_cluster=of_cluster)
     if not facts.serves:
         return
     if not facts.info:
@@ -133,7 +140,7 @@ def judge(facts: Facts, *, where: str, is_tls: bool) -> Iterator[Finding]:
     yield from _clients(facts)
 
 
-def _identity(facts: Facts) -> Iterator[Finding]:
+def _identity(facts: Facts, *, of_cluster: bool) -> Iterator[Finding]:
     hello = facts.hello
     if is_too_old(hello):
         yield Finding(
@@ -153,12 +160,14 @@ def _identity(facts: Facts) -> Iterator[Finding]:
             text=f"the server is reading its data from disk and refuses everything else{left}",
             remedy="wait, then ask again",
         )
+    if of_cluster and facts.is_node:
+        return
     if hello.mode == "sentinel":
         yield Finding(
             check="mode",
             severity="problem",
-            text="this is a Sentinel, which holds no data, and streamq cannot ask it for the server yet",
-            remedy="use the URL of the server itself: redis-cli SENTINEL GET-MASTER-ADDR-BY-NAME NAME tells it",
+            text="this is a Sentinel, which holds no data",
+            remedy="use redis+sentinel://HOST:PORT/NAME, with the name of the master: redis-cli SENTINEL MASTERS tells it",
         )
     elif facts.is_node:
         state = facts.cluster.get("cluster_state", "")
@@ -167,8 +176,8 @@ def _identity(facts: Facts) -> Iterator[Finding]:
             check="mode",
             severity="problem",
             text=f"this is a node of a cluster{health}: it serves only streams whose slot it holds, only as long as it holds "
-            "it, and its replica takes over without us. streamq does not support cluster URLs yet",
-            remedy="use a standalone server",
+            "it, and its replica takes over without us",
+            remedy="use redis+cluster:// instead of redis://",
         )
     else:
         yield Finding(check="mode", severity="ok", text=f"mode {hello.mode or 'unknown'}: one server holds all keys")

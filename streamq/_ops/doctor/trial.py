@@ -26,7 +26,7 @@ _REFUSALS: Final = {
         "bring the replicas back, or lower min-replicas-to-write",
     ),
     "CLUSTERDOWN": ("the cluster is down, or nobody holds the slot", "redis-cli CLUSTER INFO tells more"),
-    "MOVED": ("the server sends us elsewhere, as nodes of a cluster do", "use a standalone server"),
+    "MOVED": ("the server sends us elsewhere, as nodes of a cluster do", "use redis+cluster:// instead of redis://"),
     "LOADING": ("the server is reading its data from disk", "wait, then ask again"),
     "BUSY": ("a script has been running for longer than the server allows", redis("SCRIPT", "KILL")),
     "MASTERDOWN": ("this is a replica that has lost its master", "use the master's URL"),

@@ -1,0 +1,26 @@
+"""What a server says of itself when it greets us: its reply to HELLO, which no ACL can deny."""
+
+from __future__ import annotations
+
+from streamq._requests import Reply, named, text
+from streamq.errors import ConfigurationError, StreamqError
+
+
+def said(hello: Reply, name: str) -> str:
+    """What a server says of itself; empty where it does not."""
+    if not isinstance(hello, list):
+        return ""
+    word = named(hello).get(name, b"")
+    return text(word) if isinstance(word, bytes) else ""
+
+
+def greet_plain(where: str, hello: Reply) -> StreamqError | None:
+    """What speaks against using a server by itself, at the address `where`."""
+    match said(hello, "mode"):
+        case "cluster":
+            return ConfigurationError(f"{where} is a node of a cluster: use a redis+cluster:// URL instead of redis://")
+        case "sentinel":
+            return ConfigurationError(
+                f"{where} is a Sentinel, which holds no data: use redis+sentinel://HOST:PORT/NAME instead of redis://"
+            )
+    return None
