@@ -41,6 +41,7 @@ SLICES: Final = 4
 
 HASH_TAGS: Final = "001_hash_tags"
 """The migration from the previous layout to this one."""
+
 _PRODUCT: Final = "streamq"
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

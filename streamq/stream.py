@@ -149,7 +149,7 @@ class Stream(Generic[T]):
             QueueFullError: `max_ready` jobs wait already. Nothing was written.
             ServerError: The server refused, for example for lack of memory. Nothing was written.
 
-        Round trips: 1 (a first call 2 more with `groups`, 2 with `job_id`, `max_ready` or a time, and 1 with `durability`).
+        Round trips: 1 (a first call 2 more, 2 with `groups`, 2 with `job_id`, `max_ready` or a time, and 1 with `durability`).
         Atomic: yes (XADD, or a script with any of those). Server: Redis 6.2, Valkey.
         """
         due = when(delay, at, most_ms=self.options.max_delay_ms)
@@ -220,7 +220,7 @@ class Stream(Generic[T]):
         Raises:
             ConnectionLostError: Jobs may be pending unseen; they come back by `reclaim` when their lease has run out.
 
-        Round trips: 1 if there are some, else 3, and 1 per second of waiting (a first call 4 more; 1 more when a job has a
+        Round trips: 1 if there are some, else 3, and 1 per second of waiting (a first call 6 more; 1 more when a job has a
         chosen ID, and 2 a second to see whether the stream is paused, and what is due). Atomic: yes (XREADGROUP).
         """
         looked = self._time_to_look()

@@ -22,7 +22,7 @@ _log = logging.getLogger("streamq")
 
 
 def migrated(spec: Spec[T]) -> Plan[None]:
-    """For everybody: see that the stream is stored as this version stores it. One request."""
+    """For everybody: see that the stream is stored as this version stores it. Two requests; one on a cluster."""
     yield from gate.check(spec.keys)
 
 
@@ -34,7 +34,7 @@ def reader(spec: Spec[T]) -> Plan[None]:
 
 
 def worker(spec: Spec[T]) -> Plan[None]:
-    """For a worker: all that a reader needs, once the stream is stored as this version stores it. Five requests."""
+    """For a worker: all that a reader needs, once the stream is stored as this version stores it. Six requests."""
     yield from migrated(spec)
     yield from reader(spec)
 

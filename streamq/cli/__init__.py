@@ -1,7 +1,8 @@
 """The command line: one file per group of commands.
 
 Exit status: 0 done; 1 failed: the server answered and refused, a problem was found, or verification failed; 2 usage, cannot
-connect or configuration mismatch; 3 refused: not confirmed, somebody else holds the lock, or a migration must come first.
+connect or configuration mismatch; 3 refused: not confirmed, somebody else migrates, or a migration must
+come first.
 
 Before it changes more than the one thing that was named by its ID, a command asks, unless it is given --yes.
 """

@@ -13,10 +13,10 @@ import msgspec
 import typer
 
 from streamq.cli.manual import examples
-from streamq.cli.output import REFUSED, AsJson, Deployment, Url, confirm, fail, print_json, progress, say
+from streamq.cli.output import REFUSED, AsJson, Deployment, Url, Yes, confirm, fail, print_json, progress, say
 from streamq.connection import settings_of
 from streamq.errors import ConfigurationError, StreamqError
-from streamq.keys import check_name
+from streamq.keys import check_deployment
 
 if TYPE_CHECKING:
     from streamq._drivers.blocking import BlockingDriver
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from streamq.migrations.m001_hash_tags import Held
 
 R = TypeVar("R")
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 app = typer.Typer(
     help="Bring what an earlier version stored to where this one looks for it.",
@@ -42,7 +40,7 @@ class Site:
     """A deployment of a server, as the commands need it."""
 
     def __init__(self, url: str | None, deployment: str | None) -> None:
-        self.deployment = None if deployment is None else check_name(deployment, "deployment")
+        self.deployment = check_deployment(deployment)
         self._driver: BlockingDriver = settings_of(url).blocking()
 
     def __enter__(self) -> Site:

@@ -44,7 +44,7 @@ At = Annotated[
 ]
 
 REFUSED: Final = 3
-"""Exit status of what was not confirmed, or must wait for somebody else."""
+"""Exit status of what was not confirmed."""
 
 MANY: Final = 100
 """From so many on, progress is shown."""
@@ -114,7 +114,7 @@ def brief(text: str, size: int) -> str:
 def status_of(error: StreamqError) -> int:
     """Exit status of an error: 1 if the server answered and refused, 2 if it was not asked, or not as it must be.
 
-    3 if a migration must come first, or somebody else is at one.
+    3 if a migration must come first, or is under way.
     """
     if isinstance(error, MigrationError):
         return REFUSED

@@ -18,8 +18,9 @@ _VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 
 
 def check(keys: Keys) -> Plan[None]:
-    """See that the stream's keys are those of this version. One request; a second one if keys of the previous layout are there.
+    """See that the stream's keys are those of this version. Two requests; one on a cluster.
 
+    Of a cluster only the stream's own node is asked: nobody should wait for others, and the previous layout does not count there.
     What the user may not look at says nothing: who may only write to one key is not kept from that.
 
     Raises:
@@ -27,18 +28,20 @@ def check(keys: Keys) -> Plan[None]:
     """
     if not keys.is_tagged:
         return
-    record = migration_record(keys.deployment, m001_hash_tags.NAME)
-    asked: list[Command[Any]] = [
+    about: tuple[Command[Any], ...] = (
         Command(("HGET", keys.meta, "format"), (keys.meta,), _word),
-        Command(("HGET", record, "state"), (record,), _word),
-    ]
-    asked += [Command(("EXISTS", key), (key,), bool) for key in keys.untagged.holding]
-    version, state, *there = yield from ask_each(Pipeline(tuple(asked)))
+        discovery.mode(of=keys.meta),
+    )
+    version, mode = yield from ask_each(Pipeline(about))
     if isinstance(version, str):
         check_format(version, keys)
-    if state == "applied" or not any(answer is True for answer in there):
+    if mode == "cluster":
         return
-    if (yield from discovery.is_cluster()):
+    record = migration_record(keys.deployment, m001_hash_tags.NAME)
+    asked: list[Command[Any]] = [Command(("HGET", record, "state"), (record,), _word)]
+    asked += [Command(("EXISTS", key), (key,), bool) for key in keys.untagged.holding]
+    state, *there = yield from ask_each(Pipeline(tuple(asked)))
+    if state == "applied" or not any(answer is True for answer in there):
         return
     raise MigrationError(
         f"stream {keys.name} has jobs in the previous layout of its keys, which this version does not see; nothing was done. "

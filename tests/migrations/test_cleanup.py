@@ -6,13 +6,10 @@ import contextlib
 
 import look
 import pytest
-import redis
-from cli import shell
 from migrations.previous import OWNER, Steps, fill, layout, migrate, stored
-from waiting import until
 
 from streamq import MigrationError, Stream
-from streamq.keys import Keys, migration_lock, migration_record, owner_of
+from streamq.keys import Keys, migration_lock, owner_of
 from streamq.migrations import coordinator, m001_hash_tags
 from streamq.migrations.coordinator import InUseError
 
@@ -182,28 +179,3 @@ def plan(driver, ns):
     with contextlib.suppress(MigrationError):
         driver.run(raw_lock)
     return coordinator.cleanup(lock, ns, there, lambda _: None)
-
-
-@pytest.mark.covers("M1", "M9")
-@pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)
-def test_on_a_cluster_it_does_not_apply(new_server):
-    node = new_server(args=("--cluster-enabled", "yes"))
-    with redis.Redis.from_url(node.url) as raw, Stream("mail", redis=node.url) as new:
-        raw.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))
-        until(lambda: _serves(raw))
-        look_up = Keys("mail").untagged
-        raw.xadd(look_up.stream, {"job": "{}"})
-        assert new.add({}).created
-        for _ in range(2):
-            done = shell.call("migrate", "apply", "--url", node.url)
-            assert (done.returncode, "not applicable: this is a node of a cluster" in done.stdout) == (0, True)
-        done = shell.call("migrate", "cleanup", "001_hash_tags", "--url", node.url)
-        assert (done.returncode, done.stdout) == (0, "001_hash_tags: nothing to clean\n")
-        assert raw.hget(migration_record(None, "001_hash_tags"), "state") == b"not_applicable"
-        assert raw.xlen(look_up.stream) == 1
-
-
-def _serves(raw):
-    """A node looks around for a moment before it serves its slots."""
-    with contextlib.suppress(redis.exceptions.ClusterDownError):
-        return raw.set("x", 1)
