@@ -41,3 +41,13 @@ def drop(lock: Lock, olds: Sequence[str]) -> Script[tuple[int, str]]:
         return (reply[1], "") if reply[0] else (0, text(reply[1]))
 
     return Script("migrate_adopt_drop", (lock.key, *olds), lock.argv, decode)
+
+
+def hold(lock: Lock) -> Script[int]:
+    """``migrate_adopt_hold.lua``."""
+    return Script("migrate_adopt_hold", (lock.key,), lock.argv, int)
+
+
+def unlink(key: str, *, count: int, last: str) -> Script[bool]:
+    """``migrate_adopt_unlink.lua``: False if it has changed."""
+    return Script("migrate_adopt_unlink", (key,), (count, last), bool)

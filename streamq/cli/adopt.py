@@ -67,7 +67,8 @@ def adopt(
     missing or holds something else, or the group is not there. 3 not confirmed, the name is taken, the old keys are in use, or
     somebody else holds the lock.
     """
-    from streamq.migrations import adopt as plans
+    from streamq.migrations import adopt as moving
+    from streamq.migrations import adopt_copy as copying
     from streamq.migrations.adopt import Adopted
     from streamq.migrations.adopt_source import Source, look
 
@@ -87,8 +88,9 @@ def adopt(
         confirm(f"{what}, and remove {', '.join(source.kinds)}" if remove_old else what, yes=yes)
         with site.locked() as lock, progress(f"adopt {name}", found.things) as told:
             found = site.run(look(source, keys))  # somebody else may have been first
+            plans = copying if found.way == "keep" else moving
             work = plans.clean if remove_old else plans.move
-            done = site.run(plans.held(work(lock, source, keys, told)))
+            done = site.run(moving.held(work(lock, source, keys, told)))
         if not done.failed:
             found.state = "removed" if remove_old else "adopted"
     _report(found, done, as_json=as_json)
@@ -103,6 +105,7 @@ def _describe(found: Found, source: Source, *, as_json: bool) -> None:
     ways = {
         "rename": "is renamed: entries, IDs, groups and who holds what stay as they are",
         "copy": "is moved entry by entry: entries get new IDs, and finished ones are removed",
+        "keep": "is copied: entries keep their IDs, and the old keys stay until --remove-old",
     }
     say(f"  {source.stream}: {found.entries:,} entries; it {ways[found.way]}")
     for group in found.groups:

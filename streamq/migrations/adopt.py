@@ -94,7 +94,10 @@ def clean(lock: Lock, source: Source, keys: Keys, told: Told) -> Plan[Adopted]:
     Raises:
         MigrationError: Somebody still uses them.
     """
-    yield from _refuse_if_in_use(source)
+    noted = yield from ask(record(keys))
+    if noted.get("state") not in {"adopted", "removed"}:
+        raise MigrationError(f"stream {keys.name} is not adopted yet; nothing was done")
+    yield from refuse_if_in_use(source)
     done = Adopted()
     left = ""
     for _ in range(_TRIES):
@@ -130,13 +133,13 @@ def _timers(lock: Lock, source: Source, keys: Keys, told: Told, done: Adopted) -
         done.scheduled += moved
         told(moved)
     for why, names in stuck.items():
-        done.failed.append(f"{len(names):,} of {source.scheduled} {_WHY[why]}: {_some(names)}")
-    alone = yield from _without_time(source.scheduled, source.bodies)
+        done.failed.append(f"{len(names):,} of {source.scheduled} {_WHY[why]}: {some(names)}")
+    alone = yield from without_time(source.scheduled, source.bodies)
     if alone:
-        done.failed.append(f"{len(alone):,} of {source.bodies} have no time in {source.scheduled}: {_some(alone)}")
+        done.failed.append(f"{len(alone):,} of {source.bodies} have no time in {source.scheduled}: {some(alone)}")
 
 
-def _without_time(scheduled: str, bodies: str) -> Plan[list[str]]:
+def without_time(scheduled: str, bodies: str) -> Plan[list[str]]:
     """Payloads that no time belongs to. Two requests per 1,000 that are left."""
     alone: dict[str, None] = {}
     cursor = "0"
@@ -212,7 +215,7 @@ def _letters(lock: Lock, source: Source, keys: Keys, told: Told, done: Adopted) 
         done.failed.append(f"{stuck:,} entries of {source.dead} have too many fields to be copied")
 
 
-def _refuse_if_in_use(source: Source) -> Plan[None]:
+def refuse_if_in_use(source: Source) -> Plan[None]:
     """Nobody may have read from the old stream, or written to it, within the last minute."""
     key = source.stream
     if not (yield from ask(Command(("EXISTS", key), (key,), bool))):
@@ -243,5 +246,6 @@ def _note(lock: Lock, keys: Keys, source: Source, *, state: str, **more: Arg) ->
     yield from ask(_scripts_migrate.record(lock, record_of(keys), fields=fields))
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """The first of many, for a message."""
     return ", ".join(names[:_EXAMPLES]) + (" ..." if len(names) > _EXAMPLES else "")

@@ -93,7 +93,8 @@ class Found(msgspec.Struct, kw_only=True):
         name: The stream that it becomes.
         state: ``new``, ``begun``, ``adopted`` or ``removed``.
         at: When it was adopted.
-        way: How the stream moves: ``rename``, or ``copy`` where the payload gets another name, or there is one already.
+        way: How the stream moves: ``rename``, or ``copy`` where the payload gets another name, or there is one already;
+            ``keep`` on a cluster: it is copied, and stays until it is removed.
         first_due: When the first timer is due.
         last_due: When the last one is.
         options: What the stream's `StreamOptions` need.
@@ -122,6 +123,8 @@ class Found(msgspec.Struct, kw_only=True):
     @property
     def is_done(self) -> bool:
         """Whether there is nothing to move, nor to note."""
+        if self.way == "keep":
+            return self.state in {"adopted", "removed"}
         in_hand = any(group.pending for group in self.groups)
         return self.state in {"adopted", "removed"} and not self.things and not in_hand
 
@@ -131,14 +134,9 @@ def look(source: Source, keys: Keys) -> Plan[Found]:
 
     Raises:
         ConfigurationError: A key is missing or holds something else, or the group is not there.
-        MigrationError: There is such a stream already, or this is a cluster.
+        MigrationError: There is such a stream already.
     """
     _check_names(source, keys)
-    if (yield from discovery.is_cluster()):
-        raise MigrationError(
-            "this is a node of a cluster, where nothing moves whole from slot to slot: stop what uses the stream, and add its "
-            "jobs anew; nothing was done"
-        )
     yield from gate.check(keys)
     found = Found(name=keys.name)
     noted = yield from ask(record(keys))
@@ -150,7 +148,9 @@ def look(source: Source, keys: Keys) -> Plan[Found]:
             f"there is a stream {keys.name} already; nothing was done. Choose another name, or if nobody needs that one: "
             f"streamq delete {keys.name}"
         )
-    if source.payload != "job" or target[0] != "none":
+    if (yield from discovery.is_cluster()):
+        found.way = "keep"
+    elif source.payload != "job" or target[0] != "none":
         found.way = "copy"
     if there[source.stream]:
         yield from _look_at_stream(source, found)

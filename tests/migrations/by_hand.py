@@ -65,10 +65,11 @@ class HandBuilt:
             raw.hset(self.bodies, f"later/{n}", json.dumps({"l": n}))
         return self
 
-    def whole(self):
-        """Both places at one moment; what is in both is there twice."""
+    def whole(self, of=None):
+        """Both places at one moment, or some keys; what is in both is there twice."""
+        here = (lambda *keys: [key for key in keys if key in of]) if of else (lambda *keys: list(keys))
         found = Whole()
-        for key in (self.stream, self.keys.stream):
+        for key in here(self.stream, self.keys.stream):
             said = {entry_id: self._said(fields) for entry_id, fields in look.entries(self.raw, key)}
             for row in self.raw.xinfo_groups(key) if self.raw.exists(key) else []:
                 group, last = row["name"].decode(), row["last-delivered-id"].decode()
@@ -82,10 +83,11 @@ class HandBuilt:
                     what for i, what in ((i, said[i]) for i in said) if what in mine and self._is_for(key, i, group)
                 ]
                 found.unread[group] = sorted(found.unread.get(group, []) + mine)
-        for key in (self.dead, self.keys.dead):
+        for key in here(self.dead, self.keys.dead):
             found.dead += [self._said(fields) for _, fields in look.entries(self.raw, key)]
         found.dead.sort()
-        for key, cut in ((self.times, ""), (self.keys.scheduled, "/")):
+        for key in here(self.times, self.keys.scheduled):
+            cut = "" if key == self.times else "/"
             for member, due in self.raw.zrange(key, 0, -1, withscores=True):
                 name = member.decode().removeprefix(cut) if cut else member.decode()
                 assert name not in found.timers
@@ -101,12 +103,13 @@ class HandBuilt:
         return fields.get(b"sq:group", group.encode()) == group.encode()
 
 
-def take_over(driver, ns, source, *, name="mail", clean=False):
+def take_over(driver, ns, source, *, name="mail", clean=False, by=adopt):
+    """Adopt it, or take over the rest and remove the old keys; `by` says how."""
     lock = coordinator.new_lock(ns, OWNER)
     keys = Keys(name, ns)
     driver.run(look_at(source, keys))
     driver.run(coordinator.acquire(lock, ns))
     try:
-        return driver.run(adopt.held((adopt.clean if clean else adopt.move)(lock, source, keys, lambda _: None)))
+        return driver.run(adopt.held((by.clean if clean else by.move)(lock, source, keys, lambda _: None)))
     finally:
         driver.run(coordinator.release(lock))

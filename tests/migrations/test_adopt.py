@@ -20,6 +20,9 @@ from streamq.migrations import adopt, coordinator
 from streamq.migrations.adopt_source import Source
 from streamq.migrations.adopt_source import look as look_at
 
+ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True)
+"""The same requests on all servers."""
+
 
 @pytest.fixture
 def built(raw, ns):
@@ -98,6 +101,7 @@ def test_a_payload_of_another_name_is_job_afterwards(driver, redis_url, raw, ns)
     assert (b"sq:id", f"{T0 + 8}-1".encode()) in last
 
 
+@ON_ONE
 def test_what_was_written_since_is_taken_over_and_then_the_old_keys_go(driver, raw, ns, built):
     take_over(driver, ns, built.source)
     raw.xadd(built.stream, {"job": '{"n": 9}'}, id=f"{T0 + 9}-1")
@@ -111,6 +115,7 @@ def test_what_was_written_since_is_taken_over_and_then_the_old_keys_go(driver, r
 
 
 @pytest.mark.parametrize("how", ["written", "read"])
+@ON_ONE
 def test_old_keys_in_use_are_not_removed(driver, raw, ns, built, how):
     take_over(driver, ns, built.source)
     if how == "written":
@@ -126,6 +131,7 @@ def test_old_keys_in_use_are_not_removed(driver, raw, ns, built, how):
 @pytest.mark.parametrize("payload", ["job", "data"])
 @pytest.mark.parametrize("clean", [False, True], ids=["adopt", "remove"])
 @pytest.mark.covers("C29")
+@ON_ONE
 def test_it_may_be_broken_off_after_each_request(driver, raw, ns, payload, clean):
     built = HandBuilt(raw, ns, payload).fill()
     if clean:
@@ -154,6 +160,7 @@ def test_it_may_be_broken_off_after_each_request(driver, raw, ns, payload, clean
     pytest.fail("it does not end")
 
 
+@ON_ONE
 def test_the_third_run_changes_nothing(cli, raw, ns, built):
     words = ("--dead", built.dead, *(word.format(ns=ns) for word in TIMERS), "--yes")
     assert cli(*words).returncode == 0
@@ -163,6 +170,7 @@ def test_the_third_run_changes_nothing(cli, raw, ns, built):
     assert look.dumps(raw, ns) == before
 
 
+@ON_ONE
 def test_what_cannot_be_moved_is_named_and_stays(cli, raw, ns, built):
     raw.zadd(built.times, {"nothing": T0})
     raw.hset(built.bodies, "untimed", "{}")
@@ -176,6 +184,7 @@ def test_what_cannot_be_moved_is_named_and_stays(cli, raw, ns, built):
     assert raw.xlen(built.dead) == 3  # it was not named
 
 
+@ON_ONE
 def test_a_dry_run_says_what_there_is_and_changes_nothing(cli, raw, ns, built):
     raw.xadd(built.stream, {"other": "1"}, id=f"{T0 + 20}-0")
     raw.xadd(built.stream, {"job": "{"}, id=f"{T0 + 21}-0")
@@ -191,6 +200,7 @@ def test_a_dry_run_says_what_there_is_and_changes_nothing(cli, raw, ns, built):
     assert look.dumps(raw, ns) == before
 
 
+@ON_ONE
 def test_bad_input_is_one_line_and_touches_nothing(cli, raw, ns, built):
     raw.set(f"{ns}-text", "x")
     raw.zadd(f"{ns}-seconds", {"later/0": T0 / 1000})
@@ -217,6 +227,7 @@ def test_bad_input_is_one_line_and_touches_nothing(cli, raw, ns, built):
     assert look.dumps(raw, ns) == before
 
 
+@ON_ONE
 def test_a_name_that_is_taken_and_a_lock_that_is_held_are_refused(cli, raw, redis_url, ns, built):
     raw.set(migration_lock(ns), "other:1:x", px=30_000)
     done = cli("--yes")
@@ -231,6 +242,7 @@ def test_a_name_that_is_taken_and_a_lock_that_is_held_are_refused(cli, raw, redi
     assert look.dumps(raw, ns) == before
 
 
+@ON_ONE
 def test_another_source_under_the_same_name_is_refused(driver, raw, ns, built):
     take_over(driver, ns, built.source)
     raw.xadd(f"{ns}-more", {"job": "{}"})
@@ -239,6 +251,7 @@ def test_another_source_under_the_same_name_is_refused(driver, raw, ns, built):
         driver.run(look_at(Source(f"{ns}-more", "senders"), built.keys))
 
 
+@ON_ONE
 def test_a_lock_that_ran_out_stops_its_owner_before_the_next_batch(driver, raw, ns, built):
     lock = coordinator.new_lock(ns, OWNER)
     driver.run(coordinator.acquire(lock, ns))
@@ -251,6 +264,7 @@ def test_a_lock_that_ran_out_stops_its_owner_before_the_next_batch(driver, raw, 
     assert look.dumps(raw, ns) == before
 
 
+@ON_ONE
 def test_foreign_keys_stay_as_they_are(driver, raw, ns, built):
     for n in range(20):
         raw.set(f"{ns}-mails:{n}", n)
@@ -261,6 +275,7 @@ def test_foreign_keys_stay_as_they_are(driver, raw, ns, built):
     assert look.dumps(raw, f"{ns}-mails:") | look.dumps(raw, f"{ns}-mails2") == before
 
 
+@ON_ONE
 def test_a_reader_that_waits_feels_nothing(driver, redis_url, raw, ns, built):
     raw.xreadgroup("senders", "w0", {built.stream: ">"})
 
@@ -279,6 +294,7 @@ def test_a_reader_that_waits_feels_nothing(driver, redis_url, raw, ns, built):
         assert waiting.result(timeout=60) == {b"job": b'{"n": 10}'}
 
 
+@ON_ONE
 def test_names_are_checked(driver, ns):
     with pytest.raises(ConfigurationError, match="group"):
         driver.run(look_at(Source(f"{ns}-x", "a/b"), Keys("mail", ns)))

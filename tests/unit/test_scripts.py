@@ -112,6 +112,8 @@ def migrating(keys):
     of_both = (lock, old, keys)
     return {
         "migrate_adopt_drop": _scripts_adopt.drop(lock, [old.stream, old.dead]),
+        "migrate_adopt_hold": _scripts_adopt.hold(lock),
+        "migrate_adopt_unlink": _scripts_adopt.unlink(old.stream, count=1, last="1-0"),
         "migrate_adopt_letters": _scripts_adopt.letters(
             lock, old.dead, keys, group="g", most=1, max_bytes=2, after="0-0", payload="job"
         ),
