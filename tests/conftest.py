@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -358,6 +359,9 @@ class _ExecutedTests:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # In the background of a script interrupts are ignored, and so by all that is started there: also by what tests interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(_ExecutedTests(config))
 
 
