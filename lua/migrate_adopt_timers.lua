@@ -26,7 +26,7 @@ local ttl = ARGV[2]
 local most = tonumber(ARGV[3])
 local most_bytes = tonumber(ARGV[4])
 local skip = tonumber(ARGV[5])
-local CHUNK = 50 -- payloads that are held at once; they may be large
+local FEW, MANY = 10, 200 -- payloads that are held at once; they may be large
 
 local wrong = check_timers(old_times, old_jobs) or check_timers(scheduled, jobs) or check_stream(wake)
   or check_lock(lock, owner, ttl)
@@ -36,30 +36,36 @@ local now = string.format('%.0f', server_ms())
 local first, earliest = first_due(scheduled), nil
 local stuck = {}
 
-local function why_not(id, due, body)
+-- Payloads that have no time are looked for only if there may be some.
+local any_alone = redis.call('HLEN', jobs) ~= redis.call('ZCARD', scheduled)
+
+local function why_not(id, due, body, score)
   if not body then return 'body' end
   if #id == 0 or #id > 512 or string.find(id, '%c') then return 'id' end
   if not due or due ~= due or due > 99999999999999 then return 'time' end
-  if redis.call('ZSCORE', scheduled, timer_id('', id)) or redis.call('HEXISTS', jobs, timer_id('', id)) == 1 then return 'there' end
+  if score or any_alone and redis.call('HEXISTS', jobs, timer_id('', id)) == 1 then return 'there' end
 end
 
 local rows = redis.call('ZRANGE', old_times, skip, skip + most - 1, 'WITHSCORES')
-local moved, bytes, from = 0, 0, 1
+local moved, bytes, from, chunk = 0, 0, 1, FEW
 while from <= #rows and bytes <= most_bytes do
-  local ids = {}
-  for i = from, math.min(from + 2 * CHUNK - 2, #rows), 2 do ids[#ids + 1] = rows[i] end
+  local ids, names = {}, {}
+  for i = from, math.min(from + 2 * chunk - 2, #rows), 2 do
+    ids[#ids + 1], names[#names + 1] = rows[i], timer_id('', rows[i])
+  end
+  local scores = redis.call('ZMSCORE', scheduled, unpack(names))
   local bodies = redis.call('HMGET', old_jobs, unpack(ids))
   local times, entries, gone = {}, {}, {}
   for i, id in ipairs(ids) do
     local due, body = tonumber(rows[from + 2 * i - 1]), bodies[i]
-    local why = why_not(id, due, body)
+    local why = why_not(id, due, body, scores[i])
     if why then
       stuck[#stuck + 1], stuck[#stuck + 2] = id, why
     else
       local score = string.format('%.0f', math.max(due, 0))
       earliest = earliest or tonumber(score)
-      times[#times + 1], times[#times + 2] = score, timer_id('', id)
-      entries[#entries + 1] = timer_id('', id)
+      times[#times + 1], times[#times + 2] = score, names[i]
+      entries[#entries + 1] = names[i]
       entries[#entries + 1] = cmsgpack.pack({ 'job', body, 'sq:id', id, 'sq:at', now })
       gone[#gone + 1] = id
       bytes = bytes + #body
@@ -72,6 +78,7 @@ while from <= #rows and bytes <= most_bytes do
     moved = moved + #gone
   end
   from = from + 2 * #ids
+  chunk = bytes < 2500 * from and MANY or FEW
 end
 if earliest and (not first or earliest < first) then
   redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due', string.format('%.0f', earliest))

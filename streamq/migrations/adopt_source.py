@@ -21,6 +21,8 @@ SAMPLE: Final = 100
 _LEAST_MS: Final = 10**11
 """March 1973: times below it are no ms, but seconds."""
 
+_OPTIONS: Final = {"payload": "payload-field"}
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -182,8 +184,8 @@ def _check_record(source: Source, keys: Keys, record: dict[str, str], found: Fou
         was = record.get(name, "")
         if was != value and (was or name in {"stream", "group", "payload"}):
             raise MigrationError(
-                f"stream {keys.name} was adopted with {name} {was!r:.200}, not {value!r:.200}; nothing was done: give the same, "
-                "or another name"
+                f"stream {keys.name} was adopted with --{_OPTIONS.get(name, name)} {was!r:.200}, not {value!r:.200}; nothing was "
+                "done: give the same, or another name"
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from unittest import mock
 
 import clusters
 import look
@@ -19,6 +20,7 @@ from streamq._ops import identity, lease, trim
 from streamq._scripts import Fence, Held, Source
 from streamq.connection import settings_of
 from streamq.keys import Keys, slot_of
+from streamq.migrations import adopt, adopt_copy
 from streamq.worker import maintenance
 
 NAMES = sorted(path.stem for path in (Path(__file__).parents[2] / "lua").glob("*.lua"))
@@ -179,8 +181,10 @@ def test_scripts_that_migrate_touch_declared_keys_only(raw, redis_url, ns, serve
             look.age(raw, old, idle=1_000)
             look.age(raw, old, idle=1_000, group="other")
             assert migrate(driver, ns, clean=mark == "b").failed == []
-    built = HandBuilt(raw, ns).fill()
-    for clean in (False, True):
-        assert take_over(driver, ns, built.source, clean=clean).failed == []
+    for at, by in enumerate((adopt, adopt_copy)):
+        built = HandBuilt(raw, f"{ns}-{at}").fill()
+        for clean in (False, True):
+            with mock.patch.object(adopt, "QUIET_MS", 0):
+                assert take_over(driver, built.ns, built.source, clean=clean, by=by).failed == []
     driver.close()
     assert harness >= {name for name in NAMES if name.startswith("migrate_")}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import look
 from migrations.previous import OWNER
 
+from streamq._requests import entry_order
 from streamq.keys import Keys
 from streamq.migrations import adopt, coordinator
 from streamq.migrations.adopt_source import Source
@@ -58,7 +59,7 @@ class HandBuilt:
         raw.xreadgroup("audit", "a0", {self.stream: ">"}, count=1)
         raw.xack(self.stream, "audit", f"{T0}-1")
         for n in range(3):
-            raw.xadd(self.dead, {self.payload: json.dumps({"d": n}), "why": "no", "dead:x": "y"}, id=f"{T0 - n * -1}-0")
+            raw.xadd(self.dead, {self.payload: json.dumps({"d": n}), "why": "no", "dead:x": "y"}, id=f"{T0 + n}-0")
         due = look.server_ms(raw) + DAY_MS
         for n in range(4):
             raw.zadd(self.times, {f"later/{n}": due + n})
@@ -70,19 +71,20 @@ class HandBuilt:
         here = (lambda *keys: [key for key in keys if key in of]) if of else (lambda *keys: list(keys))
         found = Whole()
         for key in here(self.stream, self.keys.stream):
-            said = {entry_id: self._said(fields) for entry_id, fields in look.entries(self.raw, key)}
+            entries = look.entries(self.raw, key)
+            said = {entry_id: self._said(fields) for entry_id, fields in entries}
+            only = {entry_id: dict(fields).get(b"sq:group") for entry_id, fields in entries}
             for row in self.raw.xinfo_groups(key) if self.raw.exists(key) else []:
-                group, last = row["name"].decode(), row["last-delivered-id"].decode()
-                held = {said[r["message_id"].decode()]: r for r in self.raw.xpending_range(key, group, "-", "+", 100)}
+                group = row["name"].decode()
+                held = {
+                    said[r["message_id"].decode()]: r for r in self.raw.xpending_range(key, group, "-", "+", 10_000)
+                }
                 rows = found.pending.setdefault(group, {})
                 assert not held.keys() & rows.keys()
                 rows |= {what: (r["consumer"].decode(), r["times_delivered"]) for what, r in held.items()}
-                order = [int(part) for part in last.split("-")]
-                mine = [said[i] for i in said if [int(part) for part in i.split("-")] > order]
-                mine = [
-                    what for i, what in ((i, said[i]) for i in said) if what in mine and self._is_for(key, i, group)
-                ]
-                found.unread[group] = sorted(found.unread.get(group, []) + mine)
+                last = entry_order(row["last-delivered-id"].decode())
+                unread = [i for i in said if entry_order(i) > last and only[i] in {None, row["name"]}]
+                found.unread[group] = sorted(found.unread.get(group, []) + [said[i] for i in unread])
         for key in here(self.dead, self.keys.dead):
             found.dead += [self._said(fields) for _, fields in look.entries(self.raw, key)]
         found.dead.sort()
@@ -97,10 +99,6 @@ class HandBuilt:
     def _said(self, fields):
         values = dict(fields)
         return values.get(self.payload.encode(), values.get(b"job")).decode()
-
-    def _is_for(self, key, entry_id, group):
-        [(_, fields)] = self.raw.xrange(key, entry_id, entry_id)
-        return fields.get(b"sq:group", group.encode()) == group.encode()
 
 
 def take_over(driver, ns, source, *, name="mail", clean=False, by=adopt):

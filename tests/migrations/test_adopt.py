@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import random
+import signal
+import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import look
@@ -14,6 +20,7 @@ from migrations.previous import OWNER, Steps, stored
 from waiting import until
 
 from streamq import MigrationError, Stream, StreamOptions
+from streamq.connection import settings_of
 from streamq.errors import ConfigurationError
 from streamq.keys import Keys, migration_lock
 from streamq.migrations import adopt, coordinator
@@ -84,6 +91,11 @@ def test_dead_letters_and_timers_are_those_of_the_format(driver, redis_url, raw,
         jobs = s.read("w", count=10)
         assert [job.payload for job in jobs] == [{"n": 6}, {"n": 7}, {"d": 0}, {"l": 2}]
         assert jobs[-1].id == "later/2"
+        assert [(job.payload, job.deliveries) for job in s.reclaim("w", min_idle=100).claimed] == [
+            ({"n": 2}, 2),
+            ({"n": 3}, 4),
+        ]
+        assert s.dead_letters.list()[-1].reason == "deliveries"  # the eighth
 
 
 @pytest.mark.parametrize("backend", ["redis-6.2", "valkey-9"], indirect=True)
@@ -247,7 +259,7 @@ def test_another_source_under_the_same_name_is_refused(driver, raw, ns, built):
     take_over(driver, ns, built.source)
     raw.xadd(f"{ns}-more", {"job": "{}"})
     raw.xgroup_create(f"{ns}-more", "senders", "0")
-    with pytest.raises(MigrationError, match="was adopted with stream"):
+    with pytest.raises(MigrationError, match="was adopted with --stream"):
         driver.run(look_at(Source(f"{ns}-more", "senders"), built.keys))
 
 
@@ -298,3 +310,41 @@ def test_a_reader_that_waits_feels_nothing(driver, redis_url, raw, ns, built):
 def test_names_are_checked(driver, ns):
     with pytest.raises(ConfigurationError, match="group"):
         driver.run(look_at(Source(f"{ns}-x", "a/b"), Keys("mail", ns)))
+
+
+def killed_after(url, deployment, source, seconds):
+    """Adopt in a process of its own, and kill it so much later; True if it came to its end before."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads of others, which it does not need
+        child = os.fork()
+    if child == 0:
+        with contextlib.suppress(MigrationError):
+            take_over(settings_of(url).blocking(), deployment, source)
+        os._exit(0)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.WIFEXITED(status)
+
+
+@pytest.mark.full
+@pytest.mark.covers("C29")
+@ON_ONE
+def test_killed_at_random_times_and_run_again(redis_url, driver, raw, ns):
+    built = HandBuilt(raw, ns, "data").fill()
+    pipe = raw.pipeline(transaction=False)
+    for n in range(10, 2_000):
+        pipe.xadd(built.stream, {"data": json.dumps({"n": n})}, id=f"{T0 + n}-1")
+        pipe.xadd(built.dead, {"data": json.dumps({"d": n})}, id=f"{T0 + n}-1")
+        pipe.zadd(built.times, {f"more/{n}": look.server_ms(raw) + DAY_MS})
+        pipe.hset(built.bodies, f"more/{n}", "{}")
+    pipe.execute()
+    before = built.whole()
+    ended = False
+    for _ in range(20):
+        ended = ended or killed_after(redis_url, ns, built.source, random.random() * 0.1)
+        assert built.whole() == before
+        raw.unlink(migration_lock(ns))
+    assert take_over(driver, ns, built.source).failed == []
+    assert built.whole() == before
+    assert raw.xlen(built.stream) == raw.xlen(built.dead) == raw.exists(built.times, built.bodies) == 0
