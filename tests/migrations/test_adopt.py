@@ -240,6 +240,17 @@ def test_bad_input_is_one_line_and_touches_nothing(cli, raw, ns, built):
 
 
 @ON_ONE
+@pytest.mark.parametrize("typed", [b"no\n", b"y\n"])
+def test_it_says_what_there_is_and_asks(redis_url, raw, ns, built, typed):
+    words = ("--stream", built.stream, "--group", "senders", "--as", "mail", "--url", redis_url, "--deployment", ns)
+    before = look.dumps(raw, ns)
+    done = shell.at_terminal("migrate", "adopt", *words, columns=160, rows=40, typed=typed)
+    assert done.returncode == (0 if typed == b"y\n" else 3)
+    assert "group senders: 4 pending" in done.stdout
+    assert (look.dumps(raw, ns) == before) is (done.returncode != 0)
+
+
+@ON_ONE
 def test_a_name_that_is_taken_and_a_lock_that_is_held_are_refused(cli, raw, redis_url, ns, built):
     raw.set(migration_lock(ns), "other:1:x", px=30_000)
     done = cli("--yes")
