@@ -457,6 +457,25 @@ def test_a_pipeline_of_which_a_part_was_run_may_have_happened(confirmed):
     assert caught.value.maybe_executed
 
 
+@pytest.mark.parametrize("begins", ["refused", "unknown"])
+def test_a_pipeline_of_which_a_part_was_run_and_then_its_slot_is_nobodys(begins):
+    """That error alone would say that nothing was run, too."""
+    down = failures.ClusterDownError("The cluster is down")
+    first = down if begins == "refused" else failures.NoScriptError("No matching script")
+    world = World(A=[["P!", first], *[[down]] * 20])
+    world.slots = lambda asked: table((0, 99, B)) if world.now else WHOLE
+    with pytest.raises(ConnectionLostError, match="served by no node") as caught:
+        world.run(Pipeline((command(P), script())))
+    assert caught.value.maybe_executed
+
+
+def test_of_a_pipeline_over_slots_only_what_is_nobodys_fails():
+    other = Keys("invoices")
+    world = World(table((other.slot, other.slot, B)))
+    one, two = world.run(Pipeline((command(P, other.stream), command(Q))))
+    assert (one, two.code) == (f"did {P}", "CLUSTERDOWN")
+
+
 def test_of_a_transaction_nothing_is_sent_again_that_was_run():
     oom, again = failures.OutOfMemoryError("command not allowed"), failures.TryAgainError("")
     request = Transaction((command(P), command(Q)))
