@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from streamq._drivers.exchange import refused
 from streamq._drivers.greeting import said
 from streamq._drivers.slots import SlotTable, table_of
-from streamq._drivers.steps import Address, Cut, Outcome, Send, Steps
+from streamq._drivers.steps import Address, Cut, Drop, Outcome, Send, Steps
 from streamq._requests import Reply, text
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
 
@@ -97,6 +97,11 @@ class _Asked:
             self._silent.discard(gone)
             yield Cut(gone)
 
+    def _left(self, before: Iterable[Address], now: Iterable[Address]) -> Steps[None]:
+        """Servers that nobody names any more are asked nothing, so nobody would see that their connections are closed."""
+        for gone in set(before).difference(now):
+            yield Drop(gone)
+
     def _unheard(self, address: Address, failure: StreamqError) -> None:
         """Somebody did not tell."""
         self._failure = failure
@@ -154,8 +159,9 @@ class ClusterBook(_Asked):
                 self._unheard(address, table)
                 continue
             self.trust(address)
-            before, self._table = self.primaries(), table
-            yield from self._learned(before, table.primaries)
+            primaries, nodes, self._table = self.primaries(), self.servers(), table
+            yield from self._learned(primaries, table.primaries)
+            yield from self._left(nodes, table.nodes)
             return None
         return self._failure
 
@@ -231,6 +237,7 @@ class SentinelBook(_Asked):
             self.trust(address)
             before, self._master = self.primaries(), found
             yield from self._learned(before, [found])
+            yield from self._left(before, [found])
             return None
         return self._failure
 

@@ -592,6 +592,30 @@ def test_a_server_that_was_silent_and_answers_is_not_cut_off():
     assert (world.cut, world.sent[-1]) == ([], (B, ["XADD"]))
 
 
+def test_connections_to_a_server_that_has_left_are_closed():
+    """Nobody asks it any more. One that was only demoted may be asked who is where."""
+
+    def look():
+        world.now += 1
+        book.is_stale = True
+        world.run(command(), book)
+
+    book = ClusterBook([A])
+    world = World(table((0, 99, B), (100, SLOTS - 1, A), replicas=[C]))
+    world.run(command(), book)
+    world.slots = table((0, SLOTS - 1, B), replicas=[A, C])
+    look()
+    assert (world.dropped, world.cut) == ([], [])
+    world.slots = table((0, SLOTS - 1, B))
+    look()
+    assert (sorted(world.dropped), world.cut) == ([A, C], [])
+    book = sentinels()
+    world = World(lambda asked: master(A if world.now < 1 else B))
+    world.run(command(), book)
+    look()
+    assert (world.dropped, world.cut) == ([A], [])
+
+
 def test_a_silent_node_is_not_asked_for_long_and_last():
     def slots(asked):
         return lost(maybe_executed=True) if asked == A else table((0, SLOTS - 1, A), replicas=[B, C])
