@@ -227,7 +227,10 @@ class SentinelBook(_Asked):
 
     def look(self, first: Address | None = None) -> Steps[StreamqError | None]:
         del first
+        told: list[Address] = []
         for address in self._in_order((), self._sentinels):
+            if told and address in self._doubted:
+                break  # it would only keep us waiting
             asked = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
             outcome = yield Send(address, [asked], limit_s=LOOK_S, is_guide=True)
             found = self._read(outcome, address)
@@ -235,11 +238,17 @@ class SentinelBook(_Asked):
                 self._unheard(address, found)
                 continue
             self.trust(address)
-            before, self._master = self.primaries(), found
-            yield from self._learned(before, [found])
-            yield from self._left(before, [found])
-            return None
-        return self._failure
+            told.append(found)
+            if told[0] not in self._doubted:
+                break
+        if not told:
+            return self._failure
+        # One that does not answer may be the word of a Sentinel that is cut off from the others: most of them know better.
+        found = max(told, key=lambda each: (told.count(each), each not in self._doubted))
+        before, self._master = self.primaries(), found
+        yield from self._learned(before, [found])
+        yield from self._left(before, [found])
+        return None
 
     def _read(self, outcome: Outcome, address: Address) -> Address | StreamqError:
         if isinstance(outcome, StreamqError):

@@ -832,6 +832,33 @@ def test_a_sentinel_that_does_not_answer_is_passed_over_and_asked_last():
     assert [at.port for at in world.looks] == [1, 2, 2]
 
 
+@pytest.mark.parametrize(
+    ("told", "master_is"),
+    [
+        pytest.param([A, B, B], B, id="the first is cut off from the others"),
+        pytest.param([A, A, B], A, id="the last is, with an old master"),
+        pytest.param([A, None, B], B, id="one is gone"),
+        pytest.param([A, A, A], A, id="it was not replaced yet"),
+    ],
+)
+def test_a_master_that_does_not_answer_is_not_believed_of_one_sentinel(told, master_is):
+    begun = False
+
+    def said(asked):
+        at = told[asked.port - 1] if begun else A
+        return lost(maybe_executed=False) if at is None else master(at)
+
+    world = World(said)
+    book = SentinelBook([Address("s", port) for port in (1, 2, 3)], "main")
+    world.run(command(), book)
+    assert world.looks == [Address("s", 1)], "while all is well one is enough"
+    begun = True
+    world.now += 1
+    world.tell(A, lost(maybe_executed=False))
+    assert world.run(command(), book) == "did XADD"
+    assert world.sent[-1][0] == master_is
+
+
 def test_a_name_that_no_sentinel_knows():
     world = World(None)
     with pytest.raises(ConfigurationError, match="main"):
