@@ -700,6 +700,13 @@ def test_a_node_that_does_not_know_its_own_host(host):
     assert world.sent == [(C, ["XADD"])]
 
 
+def test_a_node_without_a_name_has_an_address():
+    """Where the cluster prefers names, and has not heard of this one: it may be another than the one that is asked."""
+    world = World([[0, SLOTS - 1, [b"?", 3, b"id", [b"ip", b"10.0.0.3"]]]])
+    world.run(command())
+    assert world.sent == [(Address("10.0.0.3", 3), ["XADD"])]
+
+
 def test_addresses_are_made_reachable():
     inside = Address("10.0.0.1", 1)
     book = ClusterBook([A], lambda told: Address("n", told.port + 1))
