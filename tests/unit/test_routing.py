@@ -12,9 +12,10 @@ from streamq._drivers.books import ASKED_S, ClusterBook, SentinelBook
 from streamq._drivers.routing import HOPS, LONGEST_WAIT_S, PATIENCE_S, inquire, travel
 from streamq._drivers.slots import SLOTS
 from streamq._drivers.steps import Address, Cut, Drop, Send, Sleep
+from streamq._ops.registry import note
 from streamq._requests import Command, Confirmed, Pipeline, Transaction, ignore, scan
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError
-from streamq.keys import Keys, slot_of
+from streamq.keys import Keys, registry, slot_of
 
 A, B, C = (Address("n", port) for port in (1, 2, 3))
 KEYS = Keys("orders")
@@ -676,6 +677,17 @@ def test_a_slot_that_nobody_holds_is_waited_for():
     with pytest.raises(ServerError, match=f"slot {KEYS.slot}") as caught:
         world.run(command())
     assert caught.value.code == "CLUSTERDOWN"
+
+
+def test_a_stream_needs_no_registry_that_nobody_serves():
+    names = slot_of(registry(None))
+    world = World(table((0, names - 1, A), (names + 1, SLOTS - 1, A)))
+    steps = note(KEYS)
+    request = next(steps)
+    with pytest.raises(ServerError) as caught:
+        world.run(request)
+    with pytest.raises(StopIteration):
+        steps.throw(caught.value)
 
 
 def test_who_knows_nothing_is_passed_over():
