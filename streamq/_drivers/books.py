@@ -16,6 +16,9 @@ from streamq.errors import ConfigurationError, ConnectionLostError, ServerError,
 LOOK_S: Final = 1.0
 """Longest wait for a word on who is where: there are others to ask."""
 
+ASKED: Final = 3
+"""Most nodes of a known cluster that are asked in one look."""
+
 ASKED_S: Final = 0.1
 """Least time between two looks into who is where, however many requests would like to know."""
 
@@ -151,7 +154,8 @@ class ClusterBook(_Asked):
 
     def look(self, first: Address | None = None) -> Steps[StreamqError | None]:
         known = self._table.nodes if self._table else ()
-        asked = self._in_order(known, self._seeds)
+        # Those that say nothing are asked last from then on, so next time it is others: nobody's patience is tried by all.
+        asked = self._in_order((*known, *self._seeds))[:ASKED] if known else self._in_order((), self._seeds)
         for address in dict.fromkeys((first, *asked) if first is not None else asked):
             outcome = yield Send(address, [("CLUSTER", "SLOTS")], limit_s=LOOK_S)
             table = self._read(outcome, address)

@@ -8,7 +8,7 @@ import pytest
 import redis.exceptions as failures
 
 from streamq import _scripts
-from streamq._drivers.books import ASKED_S, ClusterBook, SentinelBook
+from streamq._drivers.books import ASKED, ASKED_S, ClusterBook, SentinelBook
 from streamq._drivers.routing import HOPS, LONGEST_WAIT_S, PATIENCE_S, inquire, travel
 from streamq._drivers.slots import SLOTS
 from streamq._drivers.steps import Address, Cut, Drop, Send, Sleep
@@ -627,6 +627,25 @@ def test_a_silent_node_is_not_asked_for_long_and_last():
         world.now += 1
         world.inquire(A)
     assert world.looks.count(A) == 1
+
+
+@pytest.mark.parametrize("well", ["seed", "node"])
+def test_a_look_asks_few_and_then_others(well):
+    """Of a hundred nodes that say nothing for a second each."""
+    seed, nodes = Address("seed", 1), [Address("n", port) for port in range(100)]
+    world = World(table((0, SLOTS - 1, A), replicas=nodes))
+    world.run(command(), ClusterBook([seed]))
+    only = seed if well == "seed" else nodes[50]
+    world.slots = lambda asked: WHOLE if asked == only else lost(maybe_executed=False)
+    world.looks.clear()
+    world.book.is_stale = True
+    while world.book.is_stale:
+        before = len(world.looks)
+        world.now += 1
+        world.run(command(), world.book)
+        assert len(world.looks) <= before + ASKED
+    asked = [at for at in world.looks if at != A]  # which answers the commands, so why not ask it again
+    assert len(asked) == len(set(asked)), "those that said nothing come last"
 
 
 def test_a_cluster_that_is_gone_is_waited_for():
