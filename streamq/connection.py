@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -84,7 +84,7 @@ class SentinelRoute:
     seeds: tuple[tuple[str, int], ...]
     service: str
     kind: Kind
-    options: dict[str, Any]
+    options: dict[str, Any] = field(repr=False)
     remap: Callable[[tuple[str, int]], tuple[str, int]] | None = None
 
     def __str__(self) -> str:
@@ -106,7 +106,7 @@ class Settings:
     """
 
     kind: Kind
-    options: dict[str, Any]
+    options: dict[str, Any] = field(repr=False)  # a password is among them
     route: ClusterRoute | SentinelRoute | None = None
 
     @property

@@ -98,7 +98,7 @@ def test_clients_that_cannot_be_copied():
 
 def test_messages_hide_the_password():
     settings = settings_of("redis://user:secret@127.0.0.1:1")
-    assert "secret" not in settings.where
+    assert "secret" not in settings.where + repr(settings)
     with Stream("s", redis="redis://user:secret@127.0.0.1:1") as s, pytest.raises(ConnectionLostError) as caught:
         s.add({})
     assert "secret" not in str(caught.value)
