@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -83,7 +84,7 @@ class SentinelRoute:
     seeds: tuple[tuple[str, int], ...]
     service: str
     kind: Kind
-    options: dict[str, Any]
+    options: dict[str, Any] = field(repr=False)
     remap: Callable[[tuple[str, int]], tuple[str, int]] | None = None
 
     def __str__(self) -> str:
@@ -91,7 +92,7 @@ class SentinelRoute:
 
 
 def _hosts(seeds: tuple[tuple[str, int], ...]) -> str:
-    return ", ".join(f"{host}:{port}" for host, port in seeds)
+    return ", ".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in seeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Settings:
     """
 
     kind: Kind
-    options: dict[str, Any]
+    options: dict[str, Any] = field(repr=False)  # a password is among them
     route: ClusterRoute | SentinelRoute | None = None
 
     @property
@@ -246,8 +247,10 @@ def _of_url(url: str) -> Settings:
     kind = kinds[transport]
     if not system:
         return Settings(kind, _options(url, scheme))
-    parts = urlsplit(url)
-    credentials, _, hosts = parts.netloc.rpartition("@")
+    place = url.partition("://")[2]
+    authority = re.split(r"[/?#]", place, maxsplit=1)[0]
+    credentials, _, hosts = authority.rpartition("@")
+    parts = urlsplit(f"//host{place[len(authority) :]}")  # newer Pythons refuse several hosts of which some are IPv6
     seeds = tuple(_seed(host, scheme, 6379 if system == "cluster" else 26379) for host in hosts.split(","))
     query = dict(parse_qsl(parts.query))
     path = unquote(parts.path).strip("/")
@@ -275,8 +278,16 @@ def _seed(host: str, scheme: str, port: int) -> tuple[str, int]:
         if parts.hostname:
             return unquote(parts.hostname), parts.port or port
     except ValueError as error:
-        raise ConfigurationError(f"the {scheme}:// URL cannot be read: {error}") from None
+        raise _unreadable(scheme, error) from None
     raise ConfigurationError(f"the {scheme}:// URL lacks a host: {scheme}://HOST:{port}")
+
+
+def _unreadable(scheme: str, error: ValueError) -> ConfigurationError:
+    why = str(error)
+    if not why.startswith(("Port out of range", "Invalid IPv6 URL", "Invalid value for")):
+        # Others quote what they take for a host or a port: a part of the password, if that has one of these characters.
+        why = "the host or port is none; in a user name or password write / ? # [ ] @ : as %2F %3F %23 %5B %5D %40 %3A"
+    return ConfigurationError(f"the {scheme}:// URL cannot be read: {why}")
 
 
 def _options(url: str, scheme: str) -> dict[str, Any]:
@@ -285,7 +296,7 @@ def _options(url: str, scheme: str) -> dict[str, Any]:
     try:
         options = dict(parse_url(url))
     except ValueError as error:
-        raise ConfigurationError(f"the {scheme}:// URL cannot be read: {error}") from None
+        raise _unreadable(scheme, error) from None
     options.pop("connection_class", None)
     unknown = sorted(k for k in options if k not in _PASSED_ON | _IGNORED and not k.startswith("ssl_"))
     if unknown:

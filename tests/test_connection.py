@@ -98,9 +98,18 @@ def test_clients_that_cannot_be_copied():
 
 def test_messages_hide_the_password():
     settings = settings_of("redis://user:secret@127.0.0.1:1")
-    assert "secret" not in settings.where
+    assert "secret" not in settings.where + repr(settings)
     with Stream("s", redis="redis://user:secret@127.0.0.1:1") as s, pytest.raises(ConnectionLostError) as caught:
         s.add({})
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster", "redis+sentinel"])
+@pytest.mark.parametrize("sign", ["/", "?", "#", "[]", "/\u2100"])
+def test_messages_hide_a_password_that_is_not_quoted(scheme, sign):
+    """Python takes what stands before the sign for a port, and quotes it."""
+    with pytest.raises(ConfigurationError) as caught:
+        settings_of(f"{scheme}://user:secret{sign}secret@127.0.0.1:1/main")
     assert "secret" not in str(caught.value)
 
 
@@ -113,6 +122,7 @@ def test_messages_hide_the_password():
         ("redis+cluster://h", "tcp", (("h", 6379),), {}),
         ("redis+cluster://h:1,h2:2/0?db=0", "tcp", (("h", 1), ("h2", 2)), {}),
         ("redis+cluster://[::1]:7000,h", "tcp", (("::1", 7000), ("h", 6379)), {}),
+        ("redis+cluster://h:1,[::1]:7000", "tcp", (("h", 1), ("::1", 7000)), {}),
         (
             "rediss+cluster://ada:p%40ss@h,h2?ssl_ca_certs=ca.crt&socket_timeout=9&socket_connect_timeout=3",
             "tls",

@@ -61,13 +61,13 @@ class AsyncConnections:
 
     async def drop(self) -> None:
         """Close the idle connections."""
-        while self._idle:
+        while self._idle and self._is_at_home():
             await self._idle.pop().disconnect(nowait=True)
 
     async def cut(self) -> None:
         """Break all connections, also those on which somebody waits."""
         await self.drop()
-        for connection in list(self._busy):
+        for connection in list(self._busy) if self._is_at_home() else ():
             await connection.disconnect(nowait=True)
 
     async def aclose(self) -> None:
@@ -175,16 +175,20 @@ class AsyncConnections:
         if self._watch is None:
             self._greet = None
 
+    def _is_at_home(self) -> bool:
+        """Whether the connections are of this event loop: those of one that has ended cannot even be closed."""
+        return self._loop is asyncio.get_running_loop() and self._pid == os.getpid()
+
     def _enter_loop(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._loop is loop and self._pid == os.getpid():
+        if self._is_at_home():
             return
         if self._idle and self._pid == os.getpid():
             raise ConfigurationError(
                 "this stream was used in another event loop: call `await stream.aclose()` before that loop ends, "
                 "or make one stream per loop"
             )
-        self._idle, self._loop, self._pid = deque(), loop, os.getpid()
+        self._idle, self._loop, self._pid = deque(), asyncio.get_running_loop(), os.getpid()
+        self._busy, self._waiting, self._asking = set(), set(), None
 
 
 class _Alarm:

@@ -9,12 +9,15 @@ from typing import Final, Protocol
 from streamq._drivers.exchange import refused
 from streamq._drivers.greeting import said
 from streamq._drivers.slots import SlotTable, table_of
-from streamq._drivers.steps import Address, Cut, Outcome, Send, Steps
+from streamq._drivers.steps import Address, Cut, Drop, Outcome, Send, Steps
 from streamq._requests import Reply, text
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
 
 LOOK_S: Final = 1.0
 """Longest wait for a word on who is where: there are others to ask."""
+
+ASKED: Final = 3
+"""Most nodes of a known cluster that are asked in one look."""
 
 ASKED_S: Final = 0.1
 """Least time between two looks into who is where, however many requests would like to know."""
@@ -97,6 +100,11 @@ class _Asked:
             self._silent.discard(gone)
             yield Cut(gone)
 
+    def _left(self, before: Iterable[Address], now: Iterable[Address]) -> Steps[None]:
+        """Servers that nobody names any more are asked nothing, so nobody would see that their connections are closed."""
+        for gone in set(before).difference(now):
+            yield Drop(gone)
+
     def _unheard(self, address: Address, failure: StreamqError) -> None:
         """Somebody did not tell."""
         self._failure = failure
@@ -146,7 +154,8 @@ class ClusterBook(_Asked):
 
     def look(self, first: Address | None = None) -> Steps[StreamqError | None]:
         known = self._table.nodes if self._table else ()
-        asked = self._in_order(known, self._seeds)
+        # Those that say nothing are asked last from then on, so next time it is others: nobody's patience is tried by all.
+        asked = self._in_order((*known, *self._seeds))[:ASKED] if known else self._in_order((), self._seeds)
         for address in dict.fromkeys((first, *asked) if first is not None else asked):
             outcome = yield Send(address, [("CLUSTER", "SLOTS")], limit_s=LOOK_S)
             table = self._read(outcome, address)
@@ -154,8 +163,9 @@ class ClusterBook(_Asked):
                 self._unheard(address, table)
                 continue
             self.trust(address)
-            before, self._table = self.primaries(), table
-            yield from self._learned(before, table.primaries)
+            primaries, nodes, self._table = self.primaries(), self.servers(), table
+            yield from self._learned(primaries, table.primaries)
+            yield from self._left(nodes, table.nodes)
             return None
         return self._failure
 
@@ -221,7 +231,10 @@ class SentinelBook(_Asked):
 
     def look(self, first: Address | None = None) -> Steps[StreamqError | None]:
         del first
+        told: list[Address] = []
         for address in self._in_order((), self._sentinels):
+            if told and address in self._doubted:
+                break  # it would only keep us waiting
             asked = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
             outcome = yield Send(address, [asked], limit_s=LOOK_S, is_guide=True)
             found = self._read(outcome, address)
@@ -229,10 +242,17 @@ class SentinelBook(_Asked):
                 self._unheard(address, found)
                 continue
             self.trust(address)
-            before, self._master = self.primaries(), found
-            yield from self._learned(before, [found])
-            return None
-        return self._failure
+            told.append(found)
+            if told[0] not in self._doubted:
+                break
+        if not told:
+            return self._failure
+        # One that does not answer may be the word of a Sentinel that is cut off from the others: most of them know better.
+        found = max(told, key=lambda each: (told.count(each), each not in self._doubted))
+        before, self._master = self.primaries(), found
+        yield from self._learned(before, [found])
+        yield from self._left(before, [found])
+        return None
 
     def _read(self, outcome: Outcome, address: Address) -> Address | StreamqError:
         if isinstance(outcome, StreamqError):

@@ -59,8 +59,10 @@ def _pipeline(parts: Sequence[Command[Any] | Script[Any]]) -> Exchange:
             break
         try:
             answers = yield form([parts[at] for at in again])
-        except ConnectionLostError as error:
-            raise ConnectionLostError(f"{error}; a part of the request was run", maybe_executed=True) from error
+        except StreamqError as error:
+            if len(again) < len(parts):
+                raise part_was_run(error) from error
+            raise
         for at, reply in zip(again, answers, strict=True):
             replies[at] = reply
     return [_element(reply, part.keys) for reply, part in zip(replies, parts, strict=True)]
@@ -89,7 +91,7 @@ def _confirmed(write: Request, wait: Wire) -> Exchange:
         # Behind each try: the one that counts is behind the one that was not refused.
         try:
             *replies, answer = yield [*commands, wait]
-        except ConnectionLostError as error:
+        except StreamqError as error:
             steps.throw(error)
             raise
         try:
@@ -195,6 +197,13 @@ def refused(error: Exception, keys: Sequence[str]) -> StreamqError:
     if message.lower().startswith("unknown command"):
         return ServerTooOldError(f"the server does not know a command that is needed: {message}")
     return ServerError(f"{message}{where}", code=code or "ERR")
+
+
+def part_was_run(error: StreamqError) -> ConnectionLostError:
+    """An error that came between the parts of a request: whoever is told that nothing was run sends all of it again."""
+    if isinstance(error, ConnectionLostError) and error.maybe_executed:
+        return error
+    return ConnectionLostError(f"{error}; a part of the request was run", maybe_executed=True)
 
 
 def lost(error: Exception, where: str, *, sent: bool) -> StreamqError:

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeGuard
 import redis.exceptions as failures
 
 from streamq._drivers.books import Book
-from streamq._drivers.exchange import exchange
+from streamq._drivers.exchange import exchange, part_was_run
 from streamq._drivers.parcel import WAITS, Parcel
 from streamq._drivers.slots import known
 from streamq._drivers.steps import Address, Drop, Send, Sleep, Steps
@@ -113,7 +113,7 @@ class _Journey:
                     answers = yield from self._scan(first)
                 else:
                     answers = yield from self._carry(Pipeline(tuple(parts[at] for at in some)), slot)
-            except ConnectionLostError as error:
+            except (ConnectionLostError, ServerError) as error:
                 if len(some) == len(parts):
                     raise
                 answers = [error] * len(some)
@@ -160,7 +160,7 @@ class _Journey:
             try:
                 yield from self._deliver(parcel, slot, fixed, wait_ms)
             except StreamqError as error:
-                steps.throw(error)
+                steps.throw(part_was_run(error) if parcel.is_begun else error)
                 raise
             try:
                 commands = steps.send(parcel.replies())
@@ -214,8 +214,6 @@ class _Journey:
         if isinstance(error, ConnectionLostError) and error.maybe_executed:
             raise error
         if not (yield from self._pause()):
-            if parcel.is_begun:
-                raise ConnectionLostError(f"{error}; a part of the request was run", maybe_executed=True) from error
             raise error
 
     def _find(self, slot: int | None, fixed: Address | None = None) -> Steps[Address]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from streamq._drivers.steps import Address
-from streamq._requests import Reply, text
+from streamq._requests import Reply, named, text
 
 SLOTS: Final = 16_384
 
@@ -62,8 +62,11 @@ def table_of(reply: Reply, asked: Address, remap: Callable[[Address], Address]) 
 
 
 def _address(node: Sequence[Any], asked: Address) -> Address:
-    host, port = node[0], int(node[1])
-    return known(text(host) if host is not None else "", port, asked)
+    name, port, _, *about = node
+    host = text(name) if name is not None else ""
+    if host == "?" and about:  # from 7.0 on: the cluster prefers names, and has heard none of this node
+        host = text(named(about[0]).get("ip") or b"")
+    return known(host, int(port), asked)
 
 
 def known(host: str, port: int, asked: Address) -> Address:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamq._requests import Command, Pipeline, Plan, ask, ask_each, scan, texts
-from streamq.errors import ConfigurationError, ConnectionLostError
+from streamq.errors import ConfigurationError, ConnectionLostError, ServerError
 from streamq.keys import NAME, Keys, name_of, registry, stream_pattern
 
 _PAGE = 1_000
@@ -22,6 +22,8 @@ def note(keys: Keys) -> Plan[None]:
         if error.maybe_executed:
             raise
         return  # in a cluster that set is on another node: the stream needs not wait for it, SCAN must find it
+    except ServerError:
+        return  # or on none: nobody serves its slot
     for answer in answers:
         if isinstance(answer, ConfigurationError):
             raise answer  # a missing permission; a refusal for now only means that SCAN must find the stream

@@ -18,6 +18,7 @@ from streamq._spec import Spec
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
 from streamq.messages import Job, Reason
 from streamq.worker import log, maintenance, roles
+from streamq.worker.grace import Grace
 from streamq.worker.journal import NoteState
 from streamq.worker.lane import Standing, Ticket
 from streamq.worker.post import Post
@@ -27,8 +28,6 @@ LOOK_S = 1.4
 """How long it is believed that the stream is not paused: with a look that old, nothing starts 2 s after a pause."""
 
 _log = logging.getLogger("streamq.worker")
-
-
 _MISSING: Reason = "entry_missing"
 
 
@@ -77,6 +76,7 @@ class Fetcher:
         self._beat = maintenance.beat(spec, post.about)
         self._block_ms = block_ms
         self._looked_at = float("-inf")
+        self._grace = Grace(spec.options.lease_ms / 1000, self._now())
         self._failures: dict[str, int] = {}
         self._lost_reply = False
         self._lost_reclaim = False
@@ -295,20 +295,17 @@ class Fetcher:
     async def _tick(self) -> None:
         looked_at = self._now()
         may_reclaim = self._lane.wants() > 0
-        found = await self._driver.run(
-            maintenance.tick(
-                self._spec,
-                self._post.consumer,
-                may_reclaim=may_reclaim,
-                is_solo=self._post.is_solo,
-                beat=self._beat,
-            )
+        plan = maintenance.tick(
+            self._spec, self._post.consumer, may_reclaim=may_reclaim, is_solo=self._post.is_solo, beat=self._beat
         )
+        found = await self._driver.run(plan)
         self._reached("maintain")
         self._looked(found.paused, looked_at)
         self.timer.told(has_token=Role.PROMOTE in found.roles, paused=found.paused, wait_ms=found.wait_ms)
-        reclaims = any(role.reclaims for role in found.roles)
-        self.reclaim_is_due = not self.is_paused and (reclaims or not may_reclaim)
+        self._grace.answered(self._now())
+        is_early = self._grace.holds(self._now())
+        reclaims = not is_early and any(role.reclaims for role in found.roles)
+        self.reclaim_is_due = not self.is_paused and not is_early and (reclaims or not may_reclaim)
         if self.is_paused:
             await self.give_back()
             self._more = False
@@ -349,7 +346,8 @@ class Fetcher:
                 return
             if self.reclaim_is_due and self._lane.wants():
                 return
-            goes_on = self._more and not self.is_paused and self._lane.wants() > 0
+            is_early = self._grace.holds(self._now())
+            goes_on = self._more and not self.is_paused and not is_early and self._lane.wants() > 0
             if self._is_old() and (goes_on or self._lane.waits(self.place)):
                 return
             if goes_on:

@@ -16,6 +16,7 @@ from streamq._scripts import Fence, Held
 from streamq._spec import Spec
 from streamq.errors import StreamqError
 from streamq.worker import log
+from streamq.worker.roles import pause_s
 
 T = TypeVar("T")
 
@@ -67,12 +68,18 @@ class Heartbeat:
         return self._thread.is_alive()
 
     def _run(self) -> None:
-        pause = self._spec.options.lease_ms / 1000 / RENEWALS_PER_LEASE
+        usual = pause = self._spec.options.lease_ms / 1000 / RENEWALS_PER_LEASE
+        failures = 0
         while not self._stop.wait(pause):
+            pause = usual
             try:
                 self._beat()
+                failures = 0
             except StreamqError as error:
-                # Not the jobs' fault: they go on, the fence protects their end, and the next beat tries again.
+                # Not the jobs' fault: they go on, and the fence protects their end. But it is tried again soon, so that the
+                # leases are renewed before others, who could not reach the server either, see that they have run out.
+                failures += 1
+                pause = min(pause_s(failures), usual)
                 log.event(_log, logging.WARNING, "leases were not renewed", stream=self._spec.keys.name, error=error)
             except Exception:  # noqa: BLE001  # a heartbeat must not die of a mistake of ours
                 _log.exception("heartbeat of stream %s failed; going on", self._spec.keys.name)

@@ -39,10 +39,10 @@ STREAMS = 8
 SLOTS = 16
 """Of the worker, for each stream: so each read may bring as many, however many streams there are."""
 
-JOBS = 1_000
+JOBS = 2_000
 """Of each stream."""
 
-ROUNDS = 1
+ROUNDS = 5
 PAYLOAD = {"url": "https://example.com/hooks/1234", "event": "order.paid", "id": "0123456789abcdef"}
 
 

@@ -148,6 +148,29 @@ def unblocked(raw):
     return raw.info("commandstats").get("cmdstat_client|unblock", {"calls": 0})["calls"]
 
 
+@ON_ONE
+@pytest.mark.covers("C79")
+def test_a_node_that_leaves_closes_nothing_of_another_event_loop(cluster, ns):
+    """If that has ended it would fail, and hide the error that says what is wrong."""
+    s = AsyncStream(ns, redis=cluster.url)
+
+    async def add():
+        await s.add({})
+
+    async def in_another_loop():
+        for server in list(s._driver._servers.values()):
+            await server.drop()
+            await server.cut()
+        with pytest.raises(ConfigurationError, match="another event loop"):
+            await s.add({})
+
+    with asyncio.Runner() as one, asyncio.Runner() as other:
+        one.run(add())
+        other.run(in_another_loop())
+        one.run(add())
+        one.run(s.aclose())
+
+
 # --- naming it ----------------------------------------------------------------------------
 
 

@@ -8,14 +8,15 @@ import pytest
 import redis.exceptions as failures
 
 from streamq import _scripts
-from streamq._drivers.books import ASKED_S, ClusterBook, SentinelBook
+from streamq._drivers.books import ASKED, ASKED_S, ClusterBook, SentinelBook
 from streamq._drivers.exchange import refused
 from streamq._drivers.routing import HOPS, LONGEST_WAIT_S, PATIENCE_S, inquire, travel
 from streamq._drivers.slots import SLOTS
 from streamq._drivers.steps import Address, Cut, Drop, Send, Sleep
+from streamq._ops.registry import note
 from streamq._requests import Command, Confirmed, Pipeline, Transaction, ignore, scan
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError
-from streamq.keys import Keys, slot_of
+from streamq.keys import Keys, registry, slot_of
 
 A, B, C = (Address("n", port) for port in (1, 2, 3))
 KEYS = Keys("orders")
@@ -458,6 +459,25 @@ def test_a_pipeline_of_which_a_part_was_run_may_have_happened(confirmed):
     assert caught.value.maybe_executed
 
 
+@pytest.mark.parametrize("begins", ["refused", "unknown"])
+def test_a_pipeline_of_which_a_part_was_run_and_then_its_slot_is_nobodys(begins):
+    """That error alone would say that nothing was run, too."""
+    down = failures.ClusterDownError("The cluster is down")
+    first = down if begins == "refused" else failures.NoScriptError("No matching script")
+    world = World(A=[["P!", first], *[[down]] * 20])
+    world.slots = lambda asked: table((0, 99, B)) if world.now else WHOLE
+    with pytest.raises(ConnectionLostError, match="served by no node") as caught:
+        world.run(Pipeline((command(P), script())))
+    assert caught.value.maybe_executed
+
+
+def test_of_a_pipeline_over_slots_only_what_is_nobodys_fails():
+    other = Keys("invoices")
+    world = World(table((other.slot, other.slot, B)))
+    one, two = world.run(Pipeline((command(P, other.stream), command(Q))))
+    assert (one, two.code) == (f"did {P}", "CLUSTERDOWN")
+
+
 def test_of_a_transaction_nothing_is_sent_again_that_was_run():
     oom, again = failures.OutOfMemoryError("command not allowed"), failures.TryAgainError("")
     request = Transaction((command(P), command(Q)))
@@ -574,6 +594,30 @@ def test_a_server_that_was_silent_and_answers_is_not_cut_off():
     assert (world.cut, world.sent[-1]) == ([], (B, ["XADD"]))
 
 
+def test_connections_to_a_server_that_has_left_are_closed():
+    """Nobody asks it any more. One that was only demoted may be asked who is where."""
+
+    def look():
+        world.now += 1
+        book.is_stale = True
+        world.run(command(), book)
+
+    book = ClusterBook([A])
+    world = World(table((0, 99, B), (100, SLOTS - 1, A), replicas=[C]))
+    world.run(command(), book)
+    world.slots = table((0, SLOTS - 1, B), replicas=[A, C])
+    look()
+    assert (world.dropped, world.cut) == ([], [])
+    world.slots = table((0, SLOTS - 1, B))
+    look()
+    assert (sorted(world.dropped), world.cut) == ([A, C], [])
+    book = sentinels()
+    world = World(lambda asked: master(A if world.now < 1 else B))
+    world.run(command(), book)
+    look()
+    assert (world.dropped, world.cut) == ([A], [])
+
+
 def test_a_silent_node_is_not_asked_for_long_and_last():
     def slots(asked):
         return lost(maybe_executed=True) if asked == A else table((0, SLOTS - 1, A), replicas=[B, C])
@@ -584,6 +628,25 @@ def test_a_silent_node_is_not_asked_for_long_and_last():
         world.now += 1
         world.inquire(A)
     assert world.looks.count(A) == 1
+
+
+@pytest.mark.parametrize("well", ["seed", "node"])
+def test_a_look_asks_few_and_then_others(well):
+    """Of a hundred nodes that say nothing for a second each."""
+    seed, nodes = Address("seed", 1), [Address("n", port) for port in range(100)]
+    world = World(table((0, SLOTS - 1, A), replicas=nodes))
+    world.run(command(), ClusterBook([seed]))
+    only = seed if well == "seed" else nodes[50]
+    world.slots = lambda asked: WHOLE if asked == only else lost(maybe_executed=False)
+    world.looks.clear()
+    world.book.is_stale = True
+    while world.book.is_stale:
+        before = len(world.looks)
+        world.now += 1
+        world.run(command(), world.book)
+        assert len(world.looks) <= before + ASKED
+    asked = [at for at in world.looks if at != A]  # which answers the commands, so why not ask it again
+    assert len(asked) == len(set(asked)), "those that said nothing come last"
 
 
 def test_a_cluster_that_is_gone_is_waited_for():
@@ -645,6 +708,17 @@ def test_a_slot_that_nobody_holds_is_waited_for():
     assert caught.value.code == "CLUSTERDOWN"
 
 
+def test_a_stream_needs_no_registry_that_nobody_serves():
+    names = slot_of(registry(None))
+    world = World(table((0, names - 1, A), (names + 1, SLOTS - 1, A)))
+    steps = note(KEYS)
+    request = next(steps)
+    with pytest.raises(ServerError) as caught:
+        world.run(request)
+    with pytest.raises(StopIteration):
+        steps.throw(caught.value)
+
+
 def test_who_knows_nothing_is_passed_over():
     """A node that was reset, one that loads, one that does not answer, one that may not be asked."""
     for answer in ([], failures.BusyLoadingError(""), lost(maybe_executed=False), failures.NoPermissionError("no")):
@@ -665,6 +739,13 @@ def test_a_node_that_does_not_know_its_own_host(host):
     world = World([[0, SLOTS - 1, [host, 3, b"id", []]]])
     world.run(command())
     assert world.sent == [(C, ["XADD"])]
+
+
+def test_a_node_without_a_name_has_an_address():
+    """Where the cluster prefers names, and has not heard of this one: it may be another than the one that is asked."""
+    world = World([[0, SLOTS - 1, [b"?", 3, b"id", [b"ip", b"10.0.0.3"]]]])
+    world.run(command())
+    assert world.sent == [(Address("10.0.0.3", 3), ["XADD"])]
 
 
 def test_addresses_are_made_reachable():
@@ -797,6 +878,33 @@ def test_a_sentinel_that_does_not_answer_is_passed_over_and_asked_last():
     world.now += 1
     world.run(command(), book)
     assert [at.port for at in world.looks] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("told", "master_is"),
+    [
+        pytest.param([A, B, B], B, id="the first is cut off from the others"),
+        pytest.param([A, A, B], A, id="the last is, with an old master"),
+        pytest.param([A, None, B], B, id="one is gone"),
+        pytest.param([A, A, A], A, id="it was not replaced yet"),
+    ],
+)
+def test_a_master_that_does_not_answer_is_not_believed_of_one_sentinel(told, master_is):
+    begun = False
+
+    def said(asked):
+        at = told[asked.port - 1] if begun else A
+        return lost(maybe_executed=False) if at is None else master(at)
+
+    world = World(said)
+    book = SentinelBook([Address("s", port) for port in (1, 2, 3)], "main")
+    world.run(command(), book)
+    assert world.looks == [Address("s", 1)], "while all is well one is enough"
+    begun = True
+    world.now += 1
+    world.tell(A, lost(maybe_executed=False))
+    assert world.run(command(), book) == "did XADD"
+    assert world.sent[-1][0] == master_is
 
 
 def test_a_name_that_no_sentinel_knows():

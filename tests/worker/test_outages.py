@@ -253,6 +253,36 @@ def test_a_worker_may_be_started_before_its_server(own):
         until(lambda: s.inspect().groups["workers"].done == 1 if s.inspect().groups else False, timeout=5)
 
 
+@pytest.mark.covers("C31", "C76")
+@ONE_BACKEND
+def test_an_outage_longer_than_the_lease_starts_nothing_twice(own):
+    """All leases have run out by then, and whose workers live is not known until they have reached the server, too."""
+    server, s, _ = own(appendonly=True, args=("--appendfsync", "always"), lease=1)
+    starts, gate = Counter(), threading.Event()
+
+    def held(payload, job):
+        starts[payload["name"]] += 1
+        assert gate.wait(30)
+
+    def are_renewed():
+        rows = watch.xpending_range(s._spec.keys.stream, "workers", "-", "+", 10)
+        return all(row["time_since_delivered"] < 1000 for row in rows)
+
+    s.add_many({"name": str(n)} for n in range(6))
+    with working(*(quick(s, held, concurrency=6) for _ in range(3))):
+        try:
+            until(lambda: len(starts) == 6)
+            server.kill()
+            time.sleep(1.5)
+            server.start()
+            with redis.Redis.from_url(server.url, single_connection_client=True) as watch:
+                until(are_renewed)
+        finally:
+            gate.set()
+        until(lambda: is_idle(s))
+    assert set(starts.values()) == {1}
+
+
 @pytest.mark.covers("R5")
 @pytest.mark.parametrize(
     ("when", "script"),
