@@ -126,6 +126,14 @@ SCENARIOS = {
     "acl": [
         look_at("worker", "--user", "shop", "--stream", "NAME", shows=("ACL SETUSER shop on resetkeys", "+xreadgroup"))
     ],
+    "migrate list": [look_at(shows=("001_hash_tags", "up to date"))],
+    "migrate plan": [look_at(shows=("001_hash_tags", "up to date"))],
+    "migrate apply": [look_at("--yes", shows=("001_hash_tags", "up to date"))],
+    "migrate verify": [look_at(shows=("001_hash_tags", shown(HOSTILE)), ends=1)],
+    "migrate cleanup": [look_at(shows=("nothing to clean",))],
+    "migrate unlock": [look_at("--yes", shows=("nobody holds the lock",))],
+    "migrate status": [look_at(shows=("001_hash_tags", "nobody is migrating"))],
+    "migrate adopt": [look_at("--stream", "nope", "--group", "g", "--as", "NAME", shows=("no key 'nope'",), ends=2)],
     "pause": [of("NAME", shows=("NAME", "paused"))],
     "resume": [of("NAME", shows=("NAME", "not paused"))],
     "groups list": [look_at("NAME", shows=(GROUP, "nobody reads it", shown(HOSTILE), "consumers"))],
