@@ -20,8 +20,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 HOUR = 3_600
 
-HELD_ELSEWHERE = {"doctor", *chain.from_iterable(SAMPLES.values())}
-"""By test_doctor and test_inspect."""
+RECIPE = "acl producer --user web --deployment dp_1"
+HELD_ELSEWHERE = {"doctor", *chain.from_iterable(SAMPLES.values()), RECIPE, f"{RECIPE} --stream orders", "migrate plan"}
+"""By test_doctor, test_inspect, test_acl, and tests/migrations/test_page."""
 
 
 def blocks():
