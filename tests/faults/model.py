@@ -196,6 +196,9 @@ class Model:
     def cancel(self, name: str, job_id: str, *, only_scheduled: bool = False) -> bool:
         if timer := self.timer(name, job_id):
             del self.timers[timer]
+            earlier = self.queued.get(job_id)
+            if earlier is not None and self.state(earlier) is None:
+                self._free(job_id, earlier)
             return True
         try:
             entry = self._cancellable(job_id)
@@ -471,8 +474,9 @@ class Model:
         if name not in self.groups:
             return False
         group = self.groups[name]
-        if not force and (group.pending or self.unread(name)):
-            raise Refused("pending" if group.pending else "ready")
+        waits = any(timer.startswith(f"{name}/") for timer in self.timers)
+        if not force and (group.pending or self.unread(name) or waits):
+            raise Refused("pending" if group.pending else "ready" if self.unread(name) else "scheduled")
         del self.groups[name]
         return True
 

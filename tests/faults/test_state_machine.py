@@ -156,10 +156,8 @@ class Life(RuleBasedStateMachine):
         self.check_added(added, created, state, entry)
 
     def check_added(self, added: Added, created: bool, state: str, entry: Entry | None) -> None:
-        if created and entry is not None:
-            entry.id = added.entry_id
-        assert (added.created, added.state, added.entry_id) == (created, state, entry and entry.id)
         self.note_new_entries()
+        assert (added.created, added.state, added.entry_id) == (created, state, entry and entry.id)
 
     @rule(job_id=st.none() | job_ids, later=st.booleans(), replace=st.booleans())
     def schedule(self, job_id: str | None, later: bool, replace: bool) -> None:
