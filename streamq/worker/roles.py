@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from streamq.backoff import RECONNECT
 from streamq.errors import ConfigurationError, MigrationError
+from streamq.worker import log
 
 FAILURES = 10
 WITHIN_S = 60
@@ -57,6 +58,15 @@ async def or_failure(work: Awaitable[Any], roles: Sequence[asyncio.Task[None]]) 
         await task
     finally:
         task.cancel()
+
+
+def note_failures(roles: Sequence[asyncio.Task[None]]) -> None:
+    """Log which of them failed, each in a line: together with the stop of the worker, which counts."""
+    for role in roles:
+        if role.done() and not role.cancelled() and (error := role.exception()) is not None:
+            log.event(
+                _log, logging.WARNING, "a role failed as the worker was stopped", role=role.get_name(), error=error
+            )
 
 
 def pause_s(failures: int) -> float:

@@ -138,6 +138,7 @@ class Runner:
         settling = [roles.begin(f"settle {feed.name}", feed.settler.run) for feed in self.feeds]
         settling.append(roles.begin("pulse", self._pulse))
         working: list[asyncio.Task[None]] = []
+        is_stopped = False
         try:
             reading = [roles.begin(f"read {feed.name}", partial(self._read, feed)) for feed in self.feeds]
             working += reading
@@ -147,12 +148,15 @@ class Runner:
             working += [roles.begin("start", self._start_jobs), roles.begin("last chance", LastChance(self).run)]
             try:
                 await roles.or_failure(self.stopping.wait(), [*settling, *working])
+                is_stopped = True
                 await roles.or_failure(self._finish(reading, working), settling)
             finally:
                 await self._end_beats()
         finally:
             running = [task for feed in self.feeds for task in feed.running.values()]
             await roles.cancelled([*working, *settling, *running])
+            if is_stopped:
+                roles.note_failures(working)
             for feed in self.feeds:
                 await feed.driver.aclose()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import secrets
 import time
@@ -13,7 +14,8 @@ import pytest
 from waiting import until
 from worker.fleet import effects, is_idle, options_of, quick, working
 
-from streamq import AsyncStream, Worker
+from streamq import AsyncStream, ConfigurationError, Worker
+from streamq.worker.fetch import Fetcher
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
 
@@ -171,3 +173,16 @@ def test_what_a_stopped_worker_had_read_ahead_is_started_by_another_one(make_str
     assert f.events.starts() == dict.fromkeys(["first", *ahead], 1)
     assert {event.deliveries for event in f.events.all("start")} == {1}
     assert effects(raw, s) == dict.fromkeys(["first", *ahead], 1)
+
+
+@ONE_BACKEND
+def test_a_stop_that_comes_together_with_a_failure_is_a_stop(make_stream, caplog, monkeypatch):
+    async def fail(fetcher):
+        fetcher._post.stopping.set()
+        raise ConfigurationError("it cannot be used")
+
+    monkeypatch.setattr(Fetcher, "open", fail)
+    quick(make_stream(), by_name).run()
+    gc.collect()
+    assert 'a role failed as the worker was stopped: role="streamq-read' in caplog.text
+    assert "never retrieved" not in caplog.text
