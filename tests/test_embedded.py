@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import redis
+from waiting import PATIENCE
 
 from streamq import embedded
 from streamq.embedded import start_embedded
@@ -424,7 +425,7 @@ print(embedded.start_embedded(sys.argv[1] + "/second"), flush=True)
     _wait_gone(server, 2)
     begin = time.monotonic()
     assert first.end() == ("", "")
-    assert time.monotonic() - begin < 0.9  # nothing had to be killed
+    assert time.monotonic() - begin < 0.9 * PATIENCE  # nothing had to be killed
 
 
 _APPEND = """

@@ -12,11 +12,11 @@ import pytest
 import redis
 from colours import open_stream
 from look import Row, State
-from waiting import until
+from waiting import PATIENCE, until
 
 from streamq import ConfigurationError
 
-SOON = 1.5
+SOON = 1.5 * PATIENCE
 """Seconds in which something must have happened that happens at once: a slow machine is no failure."""
 
 

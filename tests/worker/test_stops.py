@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import look
 import pytest
-from waiting import until
+from waiting import PATIENCE, until
 from worker.fleet import effects, is_idle, options_of, quick, working
 
 from streamq import AsyncStream, ConfigurationError, Worker
@@ -142,7 +142,7 @@ def test_an_idle_worker_of_a_user_who_may_not_end_a_read(weak_url, make_stream, 
         worker.stop()
         time.sleep(0.2)
         s.add({"name": "late"})
-    assert time.monotonic() - begun < 2.5
+    assert time.monotonic() - begun < 2.5 * PATIENCE
     assert held(raw, s, worker.consumer) in (None, {0})
     with working(quick(s, by_name)):
         until(lambda: effects(raw, s) == {"late": 1})
