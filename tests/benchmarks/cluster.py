@@ -39,7 +39,7 @@ STREAMS = 8
 SLOTS = 16
 """Of the worker, for each stream: so each read may bring as many, however many streams there are."""
 
-JOBS = 2_000
+JOBS = 1_000
 """Of each stream."""
 
 ROUNDS = 5
