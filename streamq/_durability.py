@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-from streamq._requests import Arg, Command, Confirmed, Pipeline, Plan, Reply, Request, Script, Transaction, ask, ignore
+from streamq._requests import (
+    Arg,
+    Command,
+    Confirmed,
+    Pipeline,
+    Plan,
+    Reply,
+    Request,
+    Script,
+    Transaction,
+    ask,
+    ignore,
+    through,
+)
 from streamq._spec import Spec
-from streamq.errors import ConfigurationError, NotDurableError, ServerError, ServerTooOldError, StreamqError
+from streamq.errors import ConfigurationError, NotDurableError, ServerError, ServerTooOldError
 from streamq.options import Durability, StreamOptions
 
 T = TypeVar("T")
@@ -42,24 +55,18 @@ def confirmed(plan: Plan[T], options: StreamOptions, durability: Durability) -> 
 
     The write has happened by then; so its result comes first, and who raises the error can put it inside.
     """
+    if durability == "accepted":
+        return (yield from plan), None
     lacking: NotDurableError | None = None
-    try:
-        request = next(plan)
-        while True:
-            try:
-                if durability == "accepted":
-                    reply = yield request
-                else:
-                    reply, answer = yield _confirming(request, options.confirm_ms, durability)
-                    lacking = lacking or _judged(answer, options.confirm_ms, durability)
-            except StreamqError as error:
-                request = plan.throw(error)
-            else:
-                request = plan.send(reply)
-    except StopIteration as stop:
-        return stop.value, lacking
-    finally:
-        plan.close()
+
+    def asked(request: Request) -> Plan[Reply]:
+        nonlocal lacking
+        reply, answer = yield _confirming(request, options.confirm_ms, durability)
+        lacking = lacking or _judged(answer, options.confirm_ms, durability)
+        return reply
+
+    result = yield from through(plan, asked)
+    return result, lacking
 
 
 def _confirming(request: Request, limit_ms: int, durability: Durability) -> Confirmed:

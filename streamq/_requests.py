@@ -24,6 +24,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from streamq.errors import StreamqError
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -142,6 +144,19 @@ def named(row: Reply) -> dict[str, Any]:
     return {text(row[i]): row[i + 1] for i in range(0, len(row), 2)}
 
 
+def named_texts(reply: Reply) -> dict[str, str]:
+    """The fields of a hash of which all are text, by name."""
+    return {name: text(value) for name, value in named(reply).items()}
+
+
+def said(hello: Reply, name: str) -> str:
+    """A word of a server's reply to HELLO; empty where it does not say it, or is no such reply."""
+    if not isinstance(hello, list):
+        return ""
+    word = named(hello).get(name)
+    return text(word) if isinstance(word, bytes) else ""
+
+
 def groups_of(stream: str) -> Command[list[dict[str, Any]]]:
     """XINFO GROUPS: a stream's groups, by the names of what it says of each."""
     return Command(("XINFO", "GROUPS", stream), (stream,), rows)
@@ -169,6 +184,24 @@ def ignore(reply: Reply) -> None:
 def ask(request: Command[T] | Script[T]) -> Plan[T]:
     """Yield `request` and decode its reply."""
     return request.decode((yield request))
+
+
+def through(plan: Plan[T], asked: Callable[[Request], Plan[Reply]]) -> Plan[T]:
+    """Run `plan`, each of its requests by way of another plan. What fails there fails in it, as if the request had."""
+    try:
+        request = next(plan)
+        while True:
+            try:
+                reply = yield from asked(request)
+            except StreamqError as error:
+                request = plan.throw(error)
+            else:
+                request = plan.send(reply)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        plan.close()
 
 
 def ask_each(request: Pipeline[T] | Transaction[T]) -> Plan[list[T | Exception]]:

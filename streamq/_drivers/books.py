@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from streamq._drivers.exchange import refused
-from streamq._drivers.greeting import said
 from streamq._drivers.slots import SlotTable, table_of
 from streamq._drivers.steps import Address, Cut, Drop, Outcome, Send, Steps
-from streamq._requests import Reply, text
+from streamq._requests import Reply, said, text
 from streamq.errors import ConfigurationError, ConnectionLostError, ServerError, StreamqError
 
 LOOK_S: Final = 1.0

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from streamq._requests import Reply, named, text
+from streamq._requests import Reply, said
 from streamq.errors import ConfigurationError, StreamqError
-
-
-def said(hello: Reply, name: str) -> str:
-    """What a server says of itself; empty where it does not."""
-    if not isinstance(hello, list):
-        return ""
-    word = named(hello).get(name, b"")
-    return text(word) if isinstance(word, bytes) else ""
 
 
 def greet_plain(where: str, hello: Reply) -> StreamqError | None:

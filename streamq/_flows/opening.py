@@ -8,9 +8,9 @@ from typing import TypeAlias, TypeVar
 
 from streamq import _durability
 from streamq._ops import access, groups, registry
-from streamq._requests import Plan
+from streamq._requests import Plan, Reply, Request, through
 from streamq._spec import Spec
-from streamq.errors import ServerError, StreamqError
+from streamq.errors import ServerError
 from streamq.migrations import gate
 
 T = TypeVar("T")
@@ -95,27 +95,17 @@ def behind(spec: Spec[T], plan: Plan[R], first: Iterable[Opening[T]], done: set[
     So input that the plan refuses, and work that there is none of, send nothing. What fails before the plan fails in it, as if
     its first request had: it may have something to say about it.
     """
-    try:
-        request = next(plan)
-        try:
-            for opening in first:
-                if opening not in done:
-                    yield from opening(spec)
-                    done.add(opening)
-        except StreamqError as error:
-            request = plan.throw(error)
-        while True:
-            try:
-                reply = yield request
-            except StreamqError as error:
-                request = plan.throw(error)
-            else:
-                request = plan.send(reply)
-    except StopIteration as stop:
-        result: R = stop.value
-        return result
-    finally:
-        plan.close()
+    left = list(first)
+
+    def asked(request: Request) -> Plan[Reply]:
+        openings, left[:] = [*left], []  # before the first request only, whatever comes of them
+        for opening in openings:
+            if opening not in done:
+                yield from opening(spec)
+                done.add(opening)
+        return (yield request)
+
+    return (yield from through(plan, asked))
 
 
 def with_group(spec: Spec[T], again: Callable[[], Plan[R]]) -> Plan[R]:

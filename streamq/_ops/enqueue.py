@@ -13,12 +13,13 @@ from streamq._scripts import NewJob
 from streamq._scripts_timers import When, too_far
 from streamq._spec import Spec
 from streamq.backoff import Backoff
-from streamq.errors import ConfigurationError, QueueFullError, StreamqError
+from streamq.errors import ConfigurationError, NotDurableError, QueueFullError, StreamqError
 from streamq.keys import check_flag, check_id
 from streamq.messages import Added, JobIdKind
 from streamq.options import Durability
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 CHUNK_JOBS = 500
 """Most jobs in one write of `add_many`: beyond a few hundred a pipeline gains nothing more."""
@@ -55,12 +56,7 @@ def add(
     if check_flag(terms.replace, "replace") and job_id is None:
         raise ConfigurationError("replace=True needs a job_id: it says which job is to be replaced")
     job = _job(spec, payload, job_id, _wait(due, terms), new_id=new_id, terms=terms)
-    how = terms.durability or spec.options.durability
-    added, lacking = yield from confirmed(_add_one(spec, job), spec.options, how)
-    if lacking is not None:
-        lacking.partial = added
-        raise lacking
-    return added
+    return (yield from _whole(_durably(spec, terms, _add_one(spec, job))))
 
 
 def add_many(
@@ -78,11 +74,10 @@ def add_many(
         chosen = None if job_id is None else job_id(payload)
         return _job(spec, payload, chosen, None if due is None else due(payload), new_id=new_id, terms=terms)
 
-    how = terms.durability or spec.options.durability
     added = 0
     try:
         for chunk in _chunks(payloads, make):
-            answers, lacking = yield from confirmed(_add_chunk(spec, chunk), spec.options, how)
+            answers, lacking = yield from _durably(spec, terms, _add_chunk(spec, chunk))
             added += sum(isinstance(answer, Added) and answer.created for answer in answers)
             for answer in answers:
                 if isinstance(answer, Exception):
@@ -106,14 +101,20 @@ def add_each(
     """Add a chunk of jobs, payloads with their IDs, in one write; of each what came of it, in order."""
     wait = _wait(due, terms)
     chunk = [_job(spec, payload, job_id, wait, new_id=new_id, terms=terms) for payload, job_id in jobs]
-    if not chunk:
-        return []
-    how = terms.durability or spec.options.durability
-    answers, lacking = yield from confirmed(_add_chunk(spec, chunk), spec.options, how)
+    return (yield from _whole(_durably(spec, terms, _add_chunk(spec, chunk)))) if chunk else []
+
+
+def _durably(spec: Spec[T], terms: Terms, plan: Plan[R]) -> Plan[tuple[R, NotDurableError | None]]:
+    return confirmed(plan, spec.options, terms.durability or spec.options.durability)
+
+
+def _whole(plan: Plan[tuple[R, NotDurableError | None]]) -> Plan[R]:
+    """The result of what was confirmed; else it is in the error."""
+    result, lacking = yield from plan
     if lacking is not None:
-        lacking.partial = answers
+        lacking.partial = result
         raise lacking
-    return answers
+    return result
 
 
 def _wait(due: When | None, terms: Terms) -> When | None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from streamq._requests import Command, Pipeline, Plan, Reply, ask, ask_each, groups_of, text, texts
+from streamq._requests import Command, Pipeline, Plan, Reply, ask, ask_each, groups_of, named_texts, text, texts
 from streamq._times import moment
 from streamq.errors import ConfigurationError, MigrationError
 from streamq.keys import NAME, Keys, check_name, is_ours, migration_record
@@ -285,11 +285,7 @@ def _entries(key: str) -> Command[list[list[bytes]]]:
 def record(keys: Keys) -> Command[dict[str, str]]:
     """What became of it so far."""
     name = record_of(keys)
-
-    def decode(reply: Reply) -> dict[str, str]:
-        return {text(reply[i]): text(reply[i + 1]) for i in range(0, len(reply), 2)}
-
-    return Command(("HGETALL", name), (name,), decode)
+    return Command(("HGETALL", name), (name,), named_texts)
 
 
 def record_of(keys: Keys) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from streamq import _scripts_migrate as scripts
 from streamq._ops import registry
 from streamq._ops.doctor import workers
-from streamq._requests import Arg, Command, Pipeline, Plan, Reply, ask, ask_each, server_ms, text
+from streamq._requests import Arg, Command, Pipeline, Plan, ask, ask_each, named_texts, server_ms, text
 from streamq._scripts_migrate import Lock
 from streamq._times import moment
 from streamq.errors import MigrationError, ServerError
@@ -108,7 +108,7 @@ def new_lock(deployment: str | None, owner: str) -> Lock:
 def standing(deployment: str | None, name: str = m001_hash_tags.NAME) -> Plan[tuple[Standing, Discovered]]:
     """What became of a migration, and the streams that it is about. One request per 1,000 keys of the server, and two more."""
     record = migration_record(deployment, name)
-    said = yield from ask_each(Pipeline((Command(("HGETALL", record), (record,), _fields),)))
+    said = yield from ask_each(Pipeline((Command(("HGETALL", record), (record,), named_texts),)))
     fields: dict[str, str] = {} if isinstance(said[0], Exception) else said[0]
     found = Standing(name, m001_hash_tags.TITLE, State.NOT_NEEDED)
     found.at, found.cleaned_at = _moment(fields.get("at")), _moment(fields.get("cleaned_at"))
@@ -263,10 +263,6 @@ def _note(lock: Lock, deployment: str | None, *fields: tuple[Arg, Arg], at: str 
         yield from ask(scripts.record(lock, migration_record(deployment, m001_hash_tags.NAME), fields=flat))
     except ServerError as error:
         raise _lost(error, deployment) from error
-
-
-def _fields(reply: Reply) -> dict[str, str]:
-    return {text(reply[i]): text(reply[i + 1]) for i in range(0, len(reply), 2)}
 
 
 def _moment(value: Any) -> datetime | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from streamq._requests import Command, Pipeline, Plan, Reply, ask, ask_each, scan, text
+from streamq._requests import Command, Pipeline, Plan, ask, ask_each, said, scan
 from streamq.keys import Keys, deployment_pattern, owner_of
 
 PAGE: Final = 1_000
@@ -67,16 +67,10 @@ def discover(deployment: str | None) -> Plan[Discovered]:
 
 def mode(*, of: str | None = None) -> Command[str]:
     """HELLO: what the server says it is, ``standalone`` or ``cluster``; of a cluster the node that has the key `of`."""
-
-    def decode(reply: Reply) -> str:
-        said = {text(reply[i]): reply[i + 1] for i in range(0, len(reply) - 1, 2)}
-        word = said.get("mode")
-        return text(word) if isinstance(word, bytes) else ""
-
-    return Command(("HELLO",), () if of is None else (of,), decode)
+    return Command(("HELLO",), () if of is None else (of,), lambda hello: said(hello, "mode"))
 
 
 def is_cluster() -> Plan[bool]:
     """Whether the server says that it is a node of a cluster. One request."""
-    [said] = yield from ask_each(Pipeline((mode(),)))
-    return said == "cluster"  # a proxy that does not know the command is none
+    [word] = yield from ask_each(Pipeline((mode(),)))
+    return word == "cluster"  # a proxy that does not know the command is none
