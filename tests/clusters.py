@@ -27,7 +27,6 @@ SLOTS: Final = 16384
 # A node's bus listens 10000 above its port, which with these also stays below the ephemeral range.
 _PORTS: Final = range(20000, 22700)
 _BUS: Final = 10000
-_PATIENCE_S: Final = 30.0
 _ANSWER_S: Final = 5.0  # within which a node that is not frozen answers
 
 
@@ -124,7 +123,7 @@ class Seen:
         return self.is_primary and any(slot in part for part in self.slots)
 
 
-class Cluster:
+class Cluster(servers.Assembly):
     """Primaries that share the slots evenly, each with replicas, on 127.0.0.1. Whole after two seconds: no server is earlier.
 
     Without persistence unless asked for: a primary that is killed and started before its replica took over comes back empty,
@@ -136,6 +135,9 @@ class Cluster:
         nodes: All nodes, those that began as primaries first.
         node_timeout_s: After which silent nodes count as failing.
     """
+
+    UNANSWERED = (redis.ConnectionError, redis.TimeoutError, OSError, KeyError)
+    PATIENCE_S = 30.0
 
     def __init__(
         self,
@@ -167,6 +169,10 @@ class Cluster:
 
     # -- life --
 
+    @property
+    def members(self) -> Sequence[servers.Server]:
+        return self.nodes
+
     def start(self) -> Self:
         """Start and join the nodes, and wait until the cluster is whole.
 
@@ -187,7 +193,7 @@ class Cluster:
             for other in self.nodes:
                 if other is not node:
                     node.call("CLUSTER", "MEET", "127.0.0.1", other.port)
-        self._wait(self._have_met, "the nodes did not meet")
+        self.wait(self._have_met, "the nodes did not meet")
         for at, node in enumerate(replicas):
             node.call("CLUSTER", "REPLICATE", primaries[at % self._primaries].node_id)
         self.wait_until_ok()
@@ -197,18 +203,7 @@ class Cluster:
         """End all nodes and remove what they wrote."""
         for client in self._lookers:
             client.close()
-        for node in self.nodes:
-            node.close()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        super().close()
 
     def __repr__(self) -> str:
         ports = ", ".join(str(node.port) for node in self.nodes)
@@ -248,7 +243,7 @@ class Cluster:
             claims = [(me.epoch, at) for at, (me, _) in enumerate(seen) if me.serves(number)]
             return seen[max(claims)[1]][1] if claims else None
 
-        found: Node = self._wait(serving, f"no node serves slot {number}")
+        found: Node = self.wait(serving, f"no node serves slot {number}")
         return found
 
     def replicas_of(self, primary: Node) -> list[Node]:
@@ -281,11 +276,6 @@ class Cluster:
         return RedisCluster(startup_nodes=seeds, **options)
 
     @property
-    def logs(self) -> dict[int, str]:
-        """What each node has written, by its port."""
-        return {node.port: node.log.read_text(errors="replace") for node in self.nodes if node.log.exists()}
-
-    @property
     def crossings(self) -> int:
         """How many commands its nodes refused because their keys lie in several slots."""
         stats = [node.info("errorstats").get("errorstat_CROSSSLOT", "count=0") for node in self._answering()]
@@ -293,15 +283,15 @@ class Cluster:
 
     # -- changing --
 
-    def wait_until_ok(self, timeout: float = _PATIENCE_S) -> None:
+    def wait_until_ok(self, timeout: float = PATIENCE_S) -> None:
         """Wait until all nodes that answer agree that the cluster is whole, and replicas follow their primaries.
 
         Killed and frozen nodes may be missing. Others that still count as failing must have been heard of again: until then
         a failover to them is accepted and silently dropped.
         """
-        self._wait(self._is_ok, "the cluster did not become whole", timeout)
+        self.wait(self._is_ok, "the cluster did not become whole", timeout)
 
-    def fail_over(self, replica: Node, kind: str | None = None, *, timeout: float = _PATIENCE_S) -> None:
+    def fail_over(self, replica: Node, kind: str | None = None, *, timeout: float = PATIENCE_S) -> None:
         """Let a replica take its primary's place, and wait until it has. `kind` is ``FORCE`` or ``TAKEOVER``."""
         words = ["CLUSTER", "FAILOVER", *([kind] if kind else [])]
         deadline = time.monotonic() + timeout * PATIENCE
@@ -310,10 +300,10 @@ class Cluster:
                 replica.call(*words)
             # A node gives a failover up after 5 s, and may drop one without a word: asked again, it begins anew.
             with suppress(servers.ServerUnavailableError):
-                self._wait(lambda: replica.itself().is_primary, "", 5.5 / PATIENCE)
+                self.wait(lambda: replica.itself().is_primary, "", 5.5 / PATIENCE)
                 return
         raise servers.ServerUnavailableError(
-            f"{replica} did not become a primary within {timeout * PATIENCE} s\n{self._tail()}"
+            f"{replica} did not become a primary within {timeout * PATIENCE} s\n{self.tail()}"
         )
 
     def migrate_slot(self, slot: int | str, target: Node) -> None:
@@ -366,20 +356,6 @@ class Cluster:
             return False
         followers = [node for node, view in zip(nodes, views, strict=True) if not view[node.node_id].is_primary]
         return all(node.info("replication")["master_link_status"] == "up" for node in followers)
-
-    def _wait(self, condition: Callable[[], Any], failure: str, timeout: float = _PATIENCE_S) -> Any:
-        """Wait until `condition` gives something true, and return that. Nodes that do not answer are given time, too."""
-        deadline = time.monotonic() + timeout * PATIENCE
-        while True:
-            with suppress(redis.ConnectionError, redis.TimeoutError, OSError, KeyError):
-                if value := condition():
-                    return value
-            if time.monotonic() > deadline:
-                raise servers.ServerUnavailableError(f"{failure} within {timeout * PATIENCE} s\n{self._tail()}")
-            time.sleep(0.02)
-
-    def _tail(self) -> str:
-        return "\n".join(f"{port}: {log[-600:]}" for port, log in self.logs.items())
 
 
 class Eyes(redis.Redis):

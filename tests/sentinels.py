@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +27,6 @@ SERVICE: Final = "mymaster"
 # machine makes such gaps, and 30 s without failover are more than tests wait for.
 _HASTE: Final = {"info-period": 500, "publish-period": 500, "tilt-trigger": 20_000, "tilt-period": 1_000}
 
-_PATIENCE_S: Final = 60.0
 _ANSWER_S: Final = 5.0  # within which a server that is not frozen answers
 
 
@@ -65,7 +64,7 @@ class Sentinel(servers.Server):
         ]
 
 
-class Sentinels:
+class Sentinels(servers.Assembly):
     """A primary, its replicas, and sentinels of which two must agree that it is down.
 
     Servers keep nothing on disk: a primary that is killed and started before a replica took over comes back empty.
@@ -76,6 +75,9 @@ class Sentinels:
         servers: All servers, the one that began as primary first.
         sentinels: All sentinels.
     """
+
+    UNANSWERED = (redis.RedisError, OSError)
+    PATIENCE_S = 60.0
 
     def __init__(
         self,
@@ -96,6 +98,10 @@ class Sentinels:
 
     # -- life --
 
+    @property
+    def members(self) -> Sequence[servers.Server]:
+        return (*self.sentinels, *self.servers)
+
     def start(self) -> Self:
         """Start all, and wait until replicas follow and sentinels agree.
 
@@ -107,7 +113,7 @@ class Sentinels:
             first, *replicas = self.servers
             for replica in replicas:
                 call(replica, "REPLICAOF", "127.0.0.1", first.port)
-            self._wait(lambda: all(_follows(replica, first) for replica in replicas), "the replicas do not follow")
+            self.wait(lambda: all(_follows(replica, first) for replica in replicas), "the replicas do not follow")
             for sentinel in self.sentinels:
                 sentinel.reserve()
             for sentinel in self.sentinels:
@@ -115,21 +121,6 @@ class Sentinels:
             list(pool.map(Sentinel.start, self.sentinels))
         self.wait_until_ok()
         return self
-
-    def close(self) -> None:
-        """End all and remove what they wrote."""
-        for server in (*self.sentinels, *self.servers):
-            server.close()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         ports = ", ".join(str(server.port) for server in self.servers)
@@ -156,7 +147,7 @@ class Sentinels:
                 _, port = call(sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
                 named[int(port)] += 1
         if not named:
-            raise servers.ServerUnavailableError(f"no sentinel answers\n{self._tail()}")
+            raise servers.ServerUnavailableError(f"no sentinel answers\n{self.tail()}")
         [(port, _)] = named.most_common(1)
         return next(server for server in self.servers if server.port == port)
 
@@ -166,26 +157,20 @@ class Sentinels:
         primary = self.primary
         return [server for server in self.servers if server is not primary]
 
-    @property
-    def logs(self) -> dict[int, str]:
-        """What each server and sentinel has written, by its port."""
-        everyone = (*self.servers, *self.sentinels)
-        return {one.port: one.log.read_text(errors="replace") for one in everyone if one.log.exists()}
-
     # -- changing --
 
-    def wait_until_ok(self, timeout: float = _PATIENCE_S) -> None:
+    def wait_until_ok(self, timeout: float = PATIENCE_S) -> None:
         """Wait until all sentinels name one primary that is one, and the replicas that run follow it."""
-        self._wait(self._is_ok, "the sentinels did not agree", timeout)
+        self.wait(self._is_ok, "the sentinels did not agree", timeout)
 
-    def fail_over(self, *, timeout: float = _PATIENCE_S) -> None:
+    def fail_over(self, *, timeout: float = PATIENCE_S) -> None:
         """Let the sentinels put a replica into the primary's place, and wait until that has happened."""
         before = self.primary
         sentinel = next(one for one in self.sentinels if one.running)
         deadline = time.monotonic() + timeout * PATIENCE
         while self.primary is before:
             if time.monotonic() > deadline:
-                raise servers.ServerUnavailableError(f"no failover within {timeout * PATIENCE} s\n{self._tail()}")
+                raise servers.ServerUnavailableError(f"no failover within {timeout * PATIENCE} s\n{self.tail()}")
             with suppress(redis.ResponseError):  # one is under way, or it has not yet heard of a good replica
                 call(sentinel, "SENTINEL", "FAILOVER", SERVICE)
             time.sleep(0.1)
@@ -223,19 +208,6 @@ class Sentinels:
         if call(primary, "ROLE")[0] != b"master":
             return False
         return all(_follows(server, primary) for server in self.servers if server.running and server is not primary)
-
-    def _wait(self, condition: Callable[[], Any], failure: str, timeout: float = _PATIENCE_S) -> None:
-        deadline = time.monotonic() + timeout * PATIENCE
-        while True:
-            with suppress(redis.RedisError, OSError):
-                if condition():
-                    return
-            if time.monotonic() > deadline:
-                raise servers.ServerUnavailableError(f"{failure} within {timeout * PATIENCE} s\n{self._tail()}")
-            time.sleep(0.02)
-
-    def _tail(self) -> str:
-        return "\n".join(f"{port}: {log[-600:]}" for port, log in self.logs.items())
 
 
 def call(server: servers.Server, *args: Any) -> Any:

@@ -26,10 +26,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import Any, BinaryIO, ClassVar, Final, Self
 from urllib.parse import urlsplit
 
 import redis
+from waiting import PATIENCE
 
 KNOWN: Final = ("redis-6.2", "redis-7.0", "redis-8.2", "valkey-9")
 """The backends that the project is tested against, oldest first."""
@@ -322,6 +323,61 @@ class Server:
 
     def _log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else "(no log)"
+
+
+class Assembly:
+    """Servers that start and end together, on entering and leaving a ``with`` block."""
+
+    UNANSWERED: ClassVar[tuple[type[Exception], ...]]
+    """What a look raises while one of them is not there, or not ready."""
+
+    PATIENCE_S: ClassVar[float]
+    """How long is waited for them where nothing else is said."""
+
+    @property
+    def members(self) -> Sequence[Server]:
+        """All of them, in the order in which they are to end."""
+        raise NotImplementedError
+
+    def start(self) -> Self:
+        """Start all, and wait until they are one."""
+        raise NotImplementedError
+
+    @property
+    def logs(self) -> dict[int, str]:
+        """What each has written, by its port."""
+        return {one.port: one.log.read_text(errors="replace") for one in self.members if one.log.exists()}
+
+    def close(self) -> None:
+        """End all and remove what they wrote."""
+        for one in self.members:
+            one.close()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def wait(self, condition: Callable[[], Any], failure: str, timeout: float | None = None) -> Any:
+        """Wait until `condition` gives something true, and return that. Who does not answer is given time, too."""
+        limit = (self.PATIENCE_S if timeout is None else timeout) * PATIENCE
+        deadline = time.monotonic() + limit
+        while True:
+            with suppress(*self.UNANSWERED):
+                if value := condition():
+                    return value
+            if time.monotonic() > deadline:
+                raise ServerUnavailableError(f"{failure} within {limit} s\n{self.tail()}")
+            time.sleep(0.02)
+
+    def tail(self) -> str:
+        """The ends of their logs."""
+        return "\n".join(f"{port}: {log[-600:]}" for port, log in self.logs.items())
 
 
 class GivenServer:
