@@ -16,13 +16,13 @@ from streamq import _scripts_adopt as scripts
 from streamq import _scripts_migrate
 from streamq._ops import registry
 from streamq._requests import Arg, Command, Plan, Reply, ask, groups_of, named, rows, server_ms, text
-from streamq._scripts_migrate import Lock
+from streamq._scripts_migrate import Copied, Lock
 from streamq._text import duration
 from streamq.errors import MigrationError, ServerError
 from streamq.keys import Keys
 from streamq.migrations import m001_hash_tags
 from streamq.migrations.adopt_source import Source, record, record_of
-from streamq.migrations.m001_hash_tags import BYTES, ENTRIES, JOBS, LETTERS, Told
+from streamq.migrations.m001_hash_tags import BYTES, JOBS, LETTERS, Told
 
 QUIET_MS: Final = 60_000
 """For how long nobody may have used the old stream before its key is removed."""
@@ -167,27 +167,12 @@ def _stream(lock: Lock, source: Source, keys: Keys, told: Told, done: Adopted) -
             done.entries += entries
             told(entries)
             return
-    after, stuck = "0-0", 0
-    while True:
-        batch = yield from ask(
-            _scripts_migrate.entries(
-                lock,
-                keys.untagged,
-                keys,
-                most=ENTRIES,
-                max_bytes=BYTES,
-                after=after,
-                source=source.stream,
-                payload=source.payload,
-            )
-        )
+
+    def took(batch: Copied) -> None:
         done.entries += batch.moved + batch.superseded
         done.finished += batch.finished
-        stuck += len(batch.stuck)
-        told(batch.moved + batch.superseded + batch.finished)
-        if not batch.last:
-            break
-        after = batch.last
+
+    stuck = yield from m001_hash_tags.copy(lock, keys, took, told, source=source.stream, payload=source.payload)
     if stuck:
         done.failed.append(f"{stuck:,} entries of {source.stream} have too many fields to be copied")
 

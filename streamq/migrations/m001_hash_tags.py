@@ -19,7 +19,7 @@ import msgspec
 from streamq import _scripts_migrate as scripts
 from streamq._requests import Command, Pipeline, Plan, Reply, ask, ask_each, groups_of, scan, text, texts
 from streamq._scripts import check as check_script
-from streamq._scripts_migrate import Lock
+from streamq._scripts_migrate import Copied, Lock
 from streamq.errors import ConfigurationError
 from streamq.keys import HASH_TAGS, Keys
 
@@ -184,24 +184,53 @@ def _stream(lock: Lock, keys: Keys, moved: Moved, told: Told) -> Plan[None]:
         moved.entries += entries
         told(entries)
         return
-    after, stuck = "0-0", 0
-    while True:
-        batch = yield from ask(
-            scripts.entries(lock, keys.untagged, keys, most=ENTRIES, max_bytes=BYTES, after=after),
-        )
+
+    def took(batch: Copied) -> None:
         moved.entries += batch.moved
         moved.superseded += batch.superseded
         moved.finished += batch.finished
-        stuck += len(batch.stuck)
-        told(batch.moved + batch.superseded + batch.finished)
-        if not batch.last:
-            break
-        after = batch.last
+
+    stuck = yield from copy(lock, keys, took, told)
     if stuck:
         moved.failed.append(
             f"{keys.name}: {stuck:,} entries of {keys.untagged.stream} cannot be copied: they have too many fields, or a dead "
             "letter refers to them; purge those letters"
         )
+
+
+def copy(
+    lock: Lock,
+    keys: Keys,
+    took: Callable[[Copied], None],
+    told: Told,
+    *,
+    source: str | None = None,
+    payload: str = "job",
+) -> Plan[int]:
+    """Copy a stream's entries into one that is there already, and remove them; how many had to stay. One request a batch.
+
+    `took` is given what became of each batch; `source` and `payload` are somebody's stream and field, as of `scripts.entries`.
+    """
+    after, stuck = "0-0", 0
+    while True:
+        batch = yield from ask(
+            scripts.entries(
+                lock,
+                keys.untagged,
+                keys,
+                most=ENTRIES,
+                max_bytes=BYTES,
+                after=after,
+                source=source,
+                payload=payload,
+            )
+        )
+        took(batch)
+        stuck += len(batch.stuck)
+        told(batch.moved + batch.superseded + batch.finished)
+        if not batch.last:
+            return stuck
+        after = batch.last
 
 
 def _letters(lock: Lock, keys: Keys, moved: Moved, told: Told) -> Plan[None]:
