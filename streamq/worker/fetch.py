@@ -27,6 +27,9 @@ from streamq.worker.timer import Timer
 LOOK_S = 1.4
 """How long it is believed that the stream is not paused: with a look that old, nothing starts 2 s after a pause."""
 
+GIVEN_BACK = 10_000
+"""Most entries of which it is known that we gave them back: more than a worker holds."""
+
 _log = logging.getLogger("streamq.worker")
 _MISSING: Reason = "entry_missing"
 
@@ -78,6 +81,7 @@ class Fetcher:
         self._looked_at = float("-inf")
         self._grace = Grace(spec.options.lease_ms / 1000, self._now())
         self._failures: dict[str, int] = {}
+        self._given_back: dict[str, None] = {}
         self._lost_reply = False
         self._lost_reclaim = False
         self._more = False
@@ -195,11 +199,13 @@ class Fetcher:
         """
         async with self._exchanging:
             while True:
-                plan = intake.recover(self._spec, self._post.consumer, frozenset(self.held))
+                known = frozenset((*self.held, *self._given_back))
+                plan = intake.recover(self._spec, self._post.consumer, known)
                 taken = await self._driver.run(plan)
                 refused = self._keep(self._hold(taken.jobs, self._standing_of_lost))
                 self._post.buried(self.place, taken.dead)
-                await self._release_now(refused)
+                if not await self._release_now(refused):
+                    return  # they are with us still: again later
                 if not taken.jobs:
                     self._lost_reply = self._lost_reclaim = False
                     self._post.reclaiming(self.place, under_way=False)
@@ -219,6 +225,7 @@ class Fetcher:
         for ticket in tickets:
             job = ticket.job
             self.held[job.entry_id] = job
+            self._given_back.pop(job.entry_id, None)
             state = NoteState.READ if ticket.standing is Standing.NEW else NoteState.HELD
             self._post.note(self.place, job.entry_id, job.deliveries, state)
         return tickets
@@ -411,9 +418,9 @@ class Fetcher:
         self._failures["start"] = 0
         started = []
         for ticket, fence in zip(ours, fences, strict=True):
-            self.starting.discard(ticket.job.entry_id)
             if fence is Fence.MINE:
-                ticket.job.deliveries += 1
+                ticket.job.deliveries += 1  # first: the heartbeat's thread believes the count of what is not starting
+                self.starting.discard(ticket.job.entry_id)
                 started.append(ticket)
             else:
                 self.drop(ticket.job.entry_id)
@@ -455,18 +462,31 @@ class Fetcher:
             async with self._exchanging:
                 await self._release_now(tickets)
 
-    async def _release_now(self, tickets: list[Ticket]) -> None:
+    async def _release_now(self, tickets: list[Ticket]) -> bool:
+        """False if the server may not have taken all of them back."""
+        is_sure = True
         for charged in (False, True):
             jobs = [t.job for t in tickets if (t.standing is Standing.NEW) is charged and not t.job.lease_lost]
+            released = True
             try:
                 await self._driver.run(settle.release(self._spec, jobs, charged=charged))
             except StreamqError as error:
+                released = is_sure = False
                 self._event(
                     logging.WARNING, "jobs were not released, their leases bring them back", jobs=len(jobs), error=error
                 )
+            if released or not charged:  # else a recovery may take them up as what they are: read, and never begun
+                self.gave_back(job.entry_id for job in jobs)
         for ticket in tickets:
             self.drop(ticket.job.entry_id)
         self._post.changed()
+        return is_sure
+
+    def gave_back(self, entry_ids: Iterable[str]) -> None:
+        """Others may take these. Until then they are pending with us, and a recovery must not take them for lost."""
+        self._given_back.update(dict.fromkeys(entry_ids))
+        for entry_id in list(self._given_back)[:-GIVEN_BACK]:
+            del self._given_back[entry_id]
 
     async def leave(self) -> None:
         """Give back all that has not started, what a lost reply left with us too, and take our name out of the group."""

@@ -314,6 +314,7 @@ class Runner:
                     ),
                 )
             case Fate.RELEASED:
+                self.feeds[place].fetcher.gave_back([job.entry_id])
                 self._hooks.tell("released", job)
             case Fate.LOST:
                 self._hooks.tell("lease_lost", job)

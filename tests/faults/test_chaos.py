@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -30,8 +31,14 @@ def program(backend):
 
 
 def told(report):
-    """The violations, as pytest shows them."""
-    return ["\n".join((v.rule, v.what, *v.history)) for v in report.violations]
+    """The violations, as pytest shows them, with what the workers logged of the entries."""
+    log = report.log.splitlines()
+    found = []
+    for violation in report.violations:
+        entries = {word for line in violation.history for word in re.findall(r"\d{13}-\d+", line)}
+        lines = [line for line in log if any(entry in line for entry in entries)]
+        found.append("\n".join((violation.rule, violation.what, *violation.history, *lines[-20:])))
+    return found
 
 
 # --- real runs ------------------------------------------------------------------------------

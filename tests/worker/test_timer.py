@@ -451,7 +451,7 @@ def test_promoters_that_are_killed_again_and_again_move_each_job_once(make_strea
                     process.kill()
                     kills += 1
             until(lambda c=consumer: promoter(raw, s) != c)
-        until(lambda: is_idle(s), timeout=60)
+        until(lambda: not s.inspect().scheduled and is_idle(s), timeout=60)
         f.terminate()
     entries = raw.xrange(s._spec.keys.stream)
     assert Counter(fields[b"sq:id"].decode() for _, fields in entries) == dict.fromkeys(names, 1)

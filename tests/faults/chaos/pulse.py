@@ -1,4 +1,7 @@
-"""Feels the server's pulse: a machine with too much to do makes it stand still, and then leases run out by nobody's fault."""
+"""Feels the server's pulse: a machine with too much to do makes it stand still, and then leases run out by nobody's fault.
+
+So they do when the clock is set: the server counts idle time by the time of day.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class Pulse:
     """Asks the server for an answer, again and again, in a thread of its own.
 
     Attributes:
-        stalls: When it took long to answer. A server that is down is none: that is the monkey's.
+        stalls: When it took long to answer, or its clock was set. A server that is down is none: that is the monkey's.
     """
 
     def __init__(self, url: str) -> None:
@@ -38,10 +41,12 @@ class Pulse:
         self._raw.close()
 
     def _run(self) -> None:
+        ahead = None
         while not self._stop.wait(0.02):
             begin = time.monotonic()
             with suppress(redis.RedisError):
-                self._raw.ping()
+                seconds, micros = self._raw.time()
                 end = time.monotonic()
-                if end - begin > SLOW_S:
+                before, ahead = ahead, seconds + micros / 1e6 - (begin + end) / 2
+                if end - begin > SLOW_S or (before is not None and abs(ahead - before) > SLOW_S):
                     self.stalls.append(Blow("stall", begin, end))
