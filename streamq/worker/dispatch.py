@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
+
+import msgspec
 
 from streamq._codec import encode_result
 from streamq.errors import ConfigurationError, JobEncodingError
@@ -61,8 +62,7 @@ _LOGGED: dict[Verdict, str] = {"retry": "failed", "reject": "rejected", "release
 _Ending: TypeAlias = tuple[Any, BaseException | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome(Generic[T]):
+class Outcome(msgspec.Struct, Generic[T], frozen=True):
     """A job whose handler has ended, or whose time is over.
 
     Attributes:
@@ -157,16 +157,14 @@ class Dispatcher(Generic[T]):
     # The call
 
     async def _called(self, subject: Any, jobs: Sequence[Job[T]], left: Left) -> _Ending:
-        value, error = await self._call(subject, jobs, left)
+        if self._timeout_s is not None:
+            value, error = await self._within(self._timeout_s, subject, jobs, left)
+        else:
+            value, error = await self._ending(subject, left)
         if isinstance(error, NoThreadError):
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(REST_S)
         return value, error
-
-    def _call(self, subject: Any, jobs: Sequence[Job[T]], left: Left) -> Coroutine[Any, Any, _Ending]:
-        if self._timeout_s is None:
-            return self._ending(subject, left)
-        return self._within(self._timeout_s, subject, jobs, left)
 
     async def _ending(self, subject: Any, left: Left) -> _Ending:
         """What the handler returns, and what it raises: as a value, for one job's SystemExit must not end the worker."""
@@ -283,5 +281,7 @@ async def _ends(task: asyncio.Task[Any], within_s: float) -> bool:
 
 
 def _still_running(left: Left) -> asyncio.Future[Any] | None:
+    if not left:
+        return None
     running = [one for one in left if not one.done()]
     return asyncio.gather(*running, return_exceptions=True) if running else None

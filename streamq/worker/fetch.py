@@ -69,9 +69,9 @@ class Fetcher:
         self.aside: list[Ticket] = []
         self.is_paused = False
         self.is_reading = False
-        self.opened = asyncio.Event()
-        self.tried = asyncio.Event()
-        self.room = asyncio.Event()
+        self.opened = roles.Flag()
+        self.tried = roles.Flag()
+        self.room = roles.Flag()
         self._spec = spec
         self._driver = driver
         self._post = post
@@ -87,7 +87,7 @@ class Fetcher:
         self._more = False
         self.reclaim_is_due = False
         self.timer = Timer(spec, driver, post)
-        self._poked = asyncio.Event()
+        self._poked = roles.Flag()
         self._exchanging = asyncio.Lock()  # what is claimed or given back just now must not be taken for lost
 
     async def open(self) -> None:
@@ -523,7 +523,7 @@ class Fetcher:
             self._event(logging.WARNING, f"stream {what}", in_a_row=failures, error=error)
             await self._until(None, roles.pause_s(failures))
 
-    async def _until(self, event: asyncio.Event | None, limit_s: float | None = None) -> None:
+    async def _until(self, event: roles.Flag | None, limit_s: float | None = None) -> None:
         """Wait for `event`, the worker's stop, or the time."""
         await roles.until_any(*([] if event is None else [event]), self._post.stopping, limit_s=limit_s)
 

@@ -103,6 +103,10 @@ class HookList:
                 if getattr(hook, "__func__", None) is not getattr(Hooks, name):
                     told.append((label, hook))
 
+    def __bool__(self) -> bool:
+        """Whether there is anybody to tell anything."""
+        return any(self._told.values())
+
     def tell(self, name: HookName, *arguments: Any) -> None:
         """Call every hook of that name. Never raises."""
         for label, hook in self._told[name]:

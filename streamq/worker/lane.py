@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
+import msgspec
+
 from streamq.messages import Job
 from streamq.worker.turns import Turns
 
@@ -47,8 +49,7 @@ class Standing(Enum):
         return cls.LAST if deliveries >= max_deliveries - 1 else cls.SUSPECT
 
 
-@dataclass(slots=True, eq=False)
-class Ticket:
+class Ticket(msgspec.Struct, eq=False):
     """A job in hand that has not started.
 
     Attributes:
@@ -64,8 +65,7 @@ class Ticket:
     since: float
 
 
-@dataclass(slots=True, eq=False)
-class Call:
+class Call(msgspec.Struct, eq=False):
     """Jobs whose handler is called with all of them at once; mostly it is one. Takes one slot until it has ended.
 
     Attributes:

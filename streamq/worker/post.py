@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -10,6 +9,7 @@ from streamq.errors import StreamqError
 from streamq.messages import Reason
 from streamq.worker.journal import NoteState
 from streamq.worker.lane import Lane
+from streamq.worker.roles import Flag
 
 
 class Post(Protocol):
@@ -24,7 +24,7 @@ class Post(Protocol):
     stalled_at: float
     """When the event loop last stood still for a good part of a lease."""
     lane: Lane
-    stopping: asyncio.Event
+    stopping: Flag
 
     def changed(self) -> None:
         """Something may start, or be read, that could not before."""

@@ -74,18 +74,63 @@ def pause_s(failures: int) -> float:
     return RECONNECT.delay_ms(failures, random.random()) / 1000  # noqa: S311  # fleets must not march in step
 
 
-async def until_any(*events: asyncio.Event, limit_s: float | None = None) -> bool:
-    """Wait until one of the events is set; False if the time was over first."""
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
+class Flag:
+    """An `asyncio.Event` for which one can wait together with others: no task is needed for each of them.
+
+    A worker waits some times per batch, and two tasks a wait are a good part of what a batch costs.
+    """
+
+    __slots__ = ("_is_set", "_waiting")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiting: set[asyncio.Future[bool]] = set()
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, and wake who waits."""
+        self._is_set = True
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(True)
+
+    def clear(self) -> None:
+        """Take it back."""
+        self._is_set = False
+
+    async def wait(self) -> None:
+        """Wait until it is set."""
+        await until_any(self)
+
+
+async def until_any(*flags: Flag, limit_s: float | None = None) -> bool:
+    """Wait until one of the flags is set; False if the time was over first. Others get their turn in any case."""
+    if any(flag.is_set() for flag in flags):
+        await asyncio.sleep(0)
+        return True
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[bool] = loop.create_future()
+    timer = None if limit_s is None else loop.call_later(max(limit_s, 0.0), _time_over, future)
+    for flag in flags:
+        flag._waiting.add(future)  # noqa: SLF001  # the other half of it
     try:
-        done, _ = await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        return await future  # it may be cleared again when we get our turn
     finally:
-        for wait in waits:
-            wait.cancel()
-    return bool(done)
+        for flag in flags:
+            flag._waiting.discard(future)  # noqa: SLF001
+        if timer is not None:
+            timer.cancel()
 
 
-async def or_stop(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
+def _time_over(future: asyncio.Future[bool]) -> None:
+    if not future.done():
+        future.set_result(False)
+
+
+async def or_stop(stop: Flag, work: Awaitable[T]) -> T | None:
     """Await `work`; None, and it is cancelled, if `stop` is set first."""
     task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -103,16 +104,17 @@ class Runner:
         self.consumer = consumer
         self.prefetch = prefetch
         self.is_solo = is_solo
-        self.stopping = asyncio.Event()
+        self.stopping = roles.Flag()
         self.stuck = 0
         self.stalled_at = float("-inf")
         self._alive_at = self._loop.time()
         self._drain_s = drain_s
         self._hooks = hooks
+        self._is_told = bool(hooks)
         self._watch = watch
         self._journal = journal
         self.about = about
-        self._change = asyncio.Event()
+        self._change = roles.Flag()
         self._is_changed = False
         self.patience_s = min(patience_s(source.spec) for source in sources)
         self.last_patience_ms = round(self.patience_s * 1000) if leaves_last else 0
@@ -123,7 +125,7 @@ class Runner:
     def _feed(self, place: int, source: Source, block_ms: int) -> Feed:
         driver = source.settings.asynchronous()
         fetcher = Fetcher(place, source.spec, driver, self, block_ms=block_ms)
-        settler = Settler(source.spec, self.consumer, driver, lambda settlement: self._settled(place, settlement))
+        settler = Settler(source.spec, self.consumer, driver, lambda settlements: self._settled(place, settlements))
         beat = Heartbeat(
             source.spec,
             self.consumer,
@@ -199,7 +201,9 @@ class Runner:
     def _start_some(self) -> None:
         to_count: dict[int, list[Call]] = {}
         for call in self.lane.start(self._now()):
-            if self._keep_only(call, [ticket for ticket in call.tickets if not ticket.job.lease_lost]):
+            if _is_plain(call):
+                self._begin(call)
+            elif self._keep_only(call, [ticket for ticket in call.tickets if not ticket.job.lease_lost]):
                 if _to_count(call):
                     to_count.setdefault(call.stream, []).append(call)
                 else:
@@ -250,10 +254,11 @@ class Runner:
         if self._journal is not None:  # first: the handler may begin, and end the process, as soon as it has a task
             for job in jobs:
                 self._journal.note(call.stream, job.entry_id, job.deliveries, NoteState.STARTED)
-        task = self._loop.create_task(self._work(call, jobs))
-        running = self.feeds[call.stream].running
-        for job in jobs:
-            running[job.entry_id] = task
+        task = _begin_task(self._loop, self._work(call, jobs))
+        if not task.done():
+            running = self.feeds[call.stream].running
+            for job in jobs:
+                running[job.entry_id] = task
 
     def _begun(self, call: Call) -> None:
         self.lane.begun(call)
@@ -272,13 +277,15 @@ class Runner:
         dispatcher = feed.source.dispatcher
         outcomes: list[Outcome[Any]] = []
         try:
-            for job in jobs:
-                self._hooks.tell("started", job)
+            if self._is_told:
+                for job in jobs:
+                    self._hooks.tell("started", job)
             outcomes = await dispatcher.run_batch(jobs) if dispatcher.is_batch else [await dispatcher.run(jobs[0])]
         finally:
             for job in jobs:
                 feed.running.pop(job.entry_id, None)
-                self._hooks.tell("ended", job)
+                if self._is_told:
+                    self._hooks.tell("ended", job)
             for outcome in outcomes:
                 feed.settler.put(outcome)
         try:
@@ -290,10 +297,18 @@ class Runner:
             self.lane.ended(call)
             self.changed()
 
-    def _settled(self, place: int, settlement: Settlement[Any]) -> None:
-        job = settlement.outcome.job
-        self.feeds[place].fetcher.drop(job.entry_id)
+    def _settled(self, place: int, settlements: Sequence[Settlement[Any]]) -> None:
+        fetcher = self.feeds[place].fetcher
+        for settlement in settlements:
+            fetcher.drop(settlement.outcome.job.entry_id)
+            if settlement.fate is Fate.RELEASED:
+                fetcher.gave_back([settlement.outcome.job.entry_id])
+            if self._is_told:
+                self._tell(settlement)
         self.changed()
+
+    def _tell(self, settlement: Settlement[Any]) -> None:
+        job = settlement.outcome.job
         match settlement.fate:
             case Fate.SUCCEEDED:
                 self._hooks.tell("succeeded", job)
@@ -314,7 +329,6 @@ class Runner:
                     ),
                 )
             case Fate.RELEASED:
-                self.feeds[place].fetcher.gave_back([job.entry_id])
                 self._hooks.tell("released", job)
             case Fate.LOST:
                 self._hooks.tell("lease_lost", job)
@@ -485,6 +499,18 @@ class Runner:
 
     def _now(self) -> float:
         return self._loop.time()
+
+
+def _is_plain(call: Call) -> bool:
+    """Whether it is of one job that was read, and is ours as far as we know: nothing else needs a look."""
+    return len(call.tickets) == 1 and call.tickets[0].standing is Standing.NEW and not call.tickets[0].job.lease_lost
+
+
+def _begin_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task of `work`. From Python 3.12 it has run already up to its first wait, which many handlers never come to."""
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(work, loop=loop, eager_start=True)
+    return loop.create_task(work)
 
 
 def _to_count(call: Call) -> list[Ticket]:

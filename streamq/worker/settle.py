@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Generic, NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ from streamq._spec import Spec
 from streamq.backoff import RECONNECT
 from streamq.errors import ConnectionLostError, EffectError, LeaseLostError, StreamqError
 from streamq.messages import Reason
-from streamq.worker import log
+from streamq.worker import log, roles
 from streamq.worker.dispatch import End, Outcome
 
 T = TypeVar("T")
@@ -58,11 +58,11 @@ class Settler(Generic[T]):
         spec: The stream.
         consumer: Whose deliveries they are.
         driver: To run the plans.
-        settled: Told each outcome that is over, one way or the other.
+        settled: Told the outcomes that are over, one way or the other.
     """
 
     def __init__(
-        self, spec: Spec[T], consumer: str, driver: AsyncDriver, settled: Callable[[Settlement[T]], None]
+        self, spec: Spec[T], consumer: str, driver: AsyncDriver, settled: Callable[[Sequence[Settlement[T]]], None]
     ) -> None:
         self._spec = spec
         self._consumer = consumer
@@ -72,10 +72,10 @@ class Settler(Generic[T]):
         self._refused: list[Outcome[T]] = []
         self._sent: set[str] = set()
         """Entries whose outcome was sent, and may have been taken: the reply was lost."""
-        self._wake = asyncio.Event()
-        self._tried = asyncio.Event()
+        self._wake = roles.Flag()
+        self._tried = roles.Flag()
         self._tried.set()
-        self._empty = asyncio.Event()
+        self._empty = roles.Flag()
         self._empty.set()
         self._failures = 0
         self._unreachable = False
@@ -130,26 +130,27 @@ class Settler(Generic[T]):
                 self._tried.set()
             self._wake.clear()
             pause = max(self._again_at - now, 0.001) if self._refused else None
-            try:
-                await asyncio.wait_for(self._wake.wait(), pause)
-            except TimeoutError:
-                continue
+            await roles.until_any(self._wake, limit_s=pause)
 
     async def _settle(self, batch: list[Outcome[T]]) -> list[Outcome[T]]:
         """Settle a batch; returns those that could not be, to be tried again."""
         self._unreachable = False
+        acks: list[Outcome[T]] = []
+        commits: list[Outcome[T]] = []
+        others: list[Outcome[T]] = []
         for outcome in batch:
             if outcome.job.lease_lost:
                 self._lost(outcome, gone=False)
-        batch = [o for o in batch if not o.job.lease_lost]
-        acks = [o for o in batch if o.end is End.DONE and not o.job.has_effects]
-        commits = [o for o in batch if o.end is End.DONE and o.job.has_effects]
+            elif outcome.end is not End.DONE:
+                others.append(outcome)
+            else:
+                (commits if outcome.job.has_effects else acks).append(outcome)
         left = await self._acknowledge(acks) if acks else []
         if commits:
             left += commits if self._unreachable else await self._commit(commits)
-        for outcome in batch:
+        for outcome in others:
             # A server that is away is asked once, not once an outcome: each may take as long as a connection's timeout.
-            if outcome.end is not End.DONE and (self._unreachable or not await self._one(outcome)):
+            if self._unreachable or not await self._one(outcome):
                 left.append(outcome)
         return left
 
@@ -160,11 +161,9 @@ class Settler(Generic[T]):
         except StreamqError as error:
             self._report(error, batch)
             return batch
+        self._over([Settlement(o, Fate.SUCCEEDED) for o in batch if found[o.job.entry_id] is Fence.MINE])
         for outcome in batch:
-            fence = found[outcome.job.entry_id]
-            if fence is Fence.MINE:
-                self._over(Settlement(outcome, Fate.SUCCEEDED))
-            else:
+            if (fence := found[outcome.job.entry_id]) is not Fence.MINE:
                 self._lost(outcome, gone=fence is Fence.GONE)
         return []
 
@@ -177,7 +176,7 @@ class Settler(Generic[T]):
         left = []
         for outcome, answer in zip(batch, answers, strict=True):
             if answer is None:
-                self._over(Settlement(outcome, Fate.SUCCEEDED))
+                self._over([Settlement(outcome, Fate.SUCCEEDED)])
             elif isinstance(answer, LeaseLostError):
                 self._lost(outcome, gone=answer.gone)
             elif not isinstance(answer, EffectError):
@@ -217,18 +216,18 @@ class Settler(Generic[T]):
             self._report(error, [outcome])
             return False
         else:
-            self._over(settlement)
+            self._over([settlement])
         return True
 
     def _lost(self, outcome: Outcome[T], *, gone: bool) -> None:
         job = outcome.job
         if gone and job.entry_id in self._sent:
-            self._over(self._as_sent(outcome))
+            self._over([self._as_sent(outcome)])
             return
         how = "is not pending any more" if gone else "belongs to another delivery"
         message = f"job {how}, its outcome was dropped"
         log.event(_log, logging.WARNING, message, stream=self._spec.keys.name, **log.about(job))
-        self._over(Settlement(outcome, Fate.LOST))
+        self._over([Settlement(outcome, Fate.LOST)])
 
     def _as_sent(self, outcome: Outcome[T]) -> Settlement[T]:
         """What was sent, and is not pending any more, has been done, as far as anybody can tell: only its reply was lost."""
@@ -244,9 +243,10 @@ class Settler(Generic[T]):
             case _:
                 return Settlement(outcome, Fate.LOST)
 
-    def _over(self, settlement: Settlement[T]) -> None:
-        self._sent.discard(settlement.outcome.job.entry_id)
-        self._settled(settlement)
+    def _over(self, settlements: Sequence[Settlement[T]]) -> None:
+        if self._sent:
+            self._sent.difference_update(settlement.outcome.job.entry_id for settlement in settlements)
+        self._settled(settlements)
 
     def _report(self, error: Exception, batch: list[Outcome[T]]) -> None:
         if isinstance(error, ConnectionLostError):

@@ -46,8 +46,8 @@ class Timer:
         self._driver = driver
         self._post = post
         self._due_at: float | None = None
-        self._told = asyncio.Event()
-        self._promoting = asyncio.Event()
+        self._told = roles.Flag()
+        self._promoting = roles.Flag()
         self._failures = 0
         self._deaf_by = ""
 

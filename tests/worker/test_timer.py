@@ -20,6 +20,7 @@ from streamq import Stream
 from streamq._ops import promote
 from streamq._scripts import source
 from streamq.worker import maintenance
+from streamq.worker.roles import Flag
 from streamq.worker.timer import Timer
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
@@ -631,7 +632,7 @@ class Server:
 
 class Post:
     def __init__(self):
-        self.stopping = asyncio.Event()
+        self.stopping = Flag()
 
 
 @pytest.fixture
