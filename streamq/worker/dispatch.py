@@ -160,14 +160,17 @@ class Dispatcher(Generic[T]):
         if self._timeout_s is not None:
             value, error = await self._within(self._timeout_s, subject, jobs, left)
         else:
-            value, error = await self._ending(subject, left)
+            try:
+                return await self._chain(subject, left), None
+            except BaseException as raised:  # noqa: BLE001  # as a value: one job's SystemExit must not end the worker
+                value, error = None, raised
         if isinstance(error, NoThreadError):
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(REST_S)
         return value, error
 
     async def _ending(self, subject: Any, left: Left) -> _Ending:
-        """What the handler returns, and what it raises: as a value, for one job's SystemExit must not end the worker."""
+        """What the handler returns, and what it raises."""
         try:
             return await self._chain(subject, left), None
         except BaseException as error:  # noqa: BLE001

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._flows import intake, opening
 from streamq._ops import consumers, lease, pause, settle
-from streamq._ops import read as reading
 from streamq._scripts import Fence, Held
 from streamq._scripts_upkeep import Role
 from streamq._spec import Spec
@@ -26,6 +25,9 @@ from streamq.worker.timer import Timer
 
 LOOK_S = 1.4
 """How long it is believed that the stream is not paused: with a look that old, nothing starts 2 s after a pause."""
+
+AT_ONCE = 256
+"""Most jobs of one read. While they run, the server works on the next: one read for all would leave one of the two idle."""
 
 GIVEN_BACK = 10_000
 """Most entries of which it is known that we gave them back: more than a worker holds."""
@@ -143,7 +145,7 @@ class Fetcher:
                 self._reached("read")  # what was lost is recovered, and there is nothing else to ask
             await self._until(self.room)
             return
-        count = min(room, reading.MAX_COUNT)
+        count = min(room, AT_ONCE)
         block_ms = 0 if self._lane.turns.competes(self.place) else self._block_ms
         plan = intake.read_once(self._spec, self._post.consumer, count=count, block_ms=block_ms)
         asked_at = self._now()
@@ -221,13 +223,16 @@ class Fetcher:
 
     def _hold(self, jobs: Iterable[Job[Any]], standing: Callable[[Job[Any]], Standing]) -> list[Ticket]:
         """Jobs are ours from now on: their leases are renewed, and the journal knows them."""
-        tickets = [Ticket(self.place, job, standing(job), self._now()) for job in jobs]
-        for ticket in tickets:
-            job = ticket.job
-            self.held[job.entry_id] = job
-            self._given_back.pop(job.entry_id, None)
-            state = NoteState.READ if ticket.standing is Standing.NEW else NoteState.HELD
-            self._post.note(self.place, job.entry_id, job.deliveries, state)
+        now = self._now()
+        tickets = [Ticket(self.place, job, standing(job), now) for job in jobs]
+        self.held.update([(ticket.job.entry_id, ticket.job) for ticket in tickets])
+        if self._given_back:
+            for ticket in tickets:
+                self._given_back.pop(ticket.job.entry_id, None)
+        if self._post.has_journal:
+            for ticket in tickets:
+                state = NoteState.READ if ticket.standing is Standing.NEW else NoteState.HELD
+                self._post.note(self.place, ticket.job.entry_id, ticket.job.deliveries, state)
         return tickets
 
     async def _still_ours(self, tickets: list[Ticket], asked_at: float) -> list[Ticket]:
@@ -246,13 +251,22 @@ class Fetcher:
 
     def drop(self, entry_id: str) -> None:
         """A job is not ours any more."""
-        self.held.pop(entry_id, None)
-        self.starting.discard(entry_id)
-        self._post.forget(self.place, entry_id)
+        self.drop_all([entry_id])
+
+    def drop_all(self, entry_ids: Sequence[str]) -> None:
+        """These are not ours any more."""
+        for entry_id in entry_ids:
+            self.held.pop(entry_id, None)
+        if self.starting:
+            self.starting.difference_update(entry_ids)
+        if self._post.has_journal:
+            for entry_id in entry_ids:
+                self._post.forget(self.place, entry_id)
 
     def _keep(self, tickets: Iterable[Ticket]) -> list[Ticket]:
         """Hand jobs to the lane; returns those that it cannot keep."""
-        refused = [ticket for ticket in tickets if not self._lane.put(ticket)]
+        put = self._lane.put
+        refused = [ticket for ticket in tickets if not put(ticket)]
         self._post.changed()
         return refused
 

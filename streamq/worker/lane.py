@@ -140,15 +140,15 @@ class Lane:
 
     def put(self, ticket: Ticket) -> bool:
         """Keep a job until it may start; False if it cannot be kept: a second one that would have to run alone."""
-        match ticket.standing:
-            case Standing.LAST:
-                if self.last is not None:
-                    return False
-                self.last = ticket
-            case Standing.SUSPECT:
-                insort(self._suspects, ticket, key=_starts)
-            case _:
-                self._new[ticket.stream].append(ticket)
+        standing = ticket.standing
+        if standing is Standing.SUSPECT:
+            insort(self._suspects, ticket, key=_starts)
+        elif standing is not Standing.LAST:
+            self._new[ticket.stream].append(ticket)
+        elif self.last is None:
+            self.last = ticket
+        else:
+            return False
         return True
 
     def put_back(self, call: Call) -> None:
@@ -191,11 +191,11 @@ class Lane:
     def start(self, now: float) -> Iterator[Call]:
         """Take out what may start now, suspects one at a time: see `begun`. Each call counts as running until `ended`."""
         while not self.is_closed and self._beginning is None and len(self._running) < self.slots:
-            if self._may_start_suspect():
+            if self._suspects and self._may_start_suspect():
                 ticket = self._suspects.pop(0)
                 self._beginning = call = Call(ticket.stream, [ticket])
                 self._suspects_running[call] = _Suspect(now, self._lane_of(ticket))
-            elif self._is_exclusive(now) or self.last is not None:
+            elif self.last is not None or self._is_exclusive(now):
                 return
             elif (next_one := self._next_new(now)) is not None:
                 call = next_one

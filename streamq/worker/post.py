@@ -26,6 +26,9 @@ class Post(Protocol):
     lane: Lane
     stopping: Flag
 
+    has_journal: bool
+    """Whether what is in hand is noted for a supervisor."""
+
     def changed(self) -> None:
         """Something may start, or be read, that could not before."""
 

@@ -113,13 +113,14 @@ class Runner:
         self._is_told = bool(hooks)
         self._watch = watch
         self._journal = journal
+        self.has_journal = journal is not None
         self.about = about
         self._change = roles.Flag()
         self._is_changed = False
         self.patience_s = min(patience_s(source.spec) for source in sources)
         self.last_patience_ms = round(self.patience_s * 1000) if leaves_last else 0
         self.lane = Lane(slots, [source.line for source in sources], patience_s=self.patience_s)
-        self._most_jobs = slots * max(source.line.batch for source in sources)
+        self._most_jobs = slots * max(source.line.batch for source in sources) + prefetch
         self.feeds = [self._feed(place, source, block_ms) for place, source in enumerate(sources)]
 
     def _feed(self, place: int, source: Source, block_ms: int) -> Feed:
@@ -299,8 +300,8 @@ class Runner:
 
     def _settled(self, place: int, settlements: Sequence[Settlement[Any]]) -> None:
         fetcher = self.feeds[place].fetcher
+        fetcher.drop_all([settlement.outcome.job.entry_id for settlement in settlements])
         for settlement in settlements:
-            fetcher.drop(settlement.outcome.job.entry_id)
             if settlement.fate is Fate.RELEASED:
                 fetcher.gave_back([settlement.outcome.job.entry_id])
             if self._is_told:

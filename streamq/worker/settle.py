@@ -7,7 +7,9 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+import msgspec
 
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._flows import outcome as flows
@@ -40,7 +42,7 @@ class Fate(Enum):
     """Its lease was lost: the outcome was dropped."""
 
 
-class Settlement(NamedTuple, Generic[T]):
+class Settlement(msgspec.Struct, Generic[T], frozen=True):
     """An outcome that is over."""
 
     outcome: Outcome[T]

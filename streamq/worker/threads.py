@@ -9,13 +9,24 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Any, NamedTuple
+
+SPREAD_S = 0.002
+"""How long calls wait behind each other before more threads join in."""
 
 _log = logging.getLogger("streamq.worker")
 
 
 class NoThreadError(Exception):
     """The system gives no thread, so nothing was called."""
+
+
+class _Wake(Enum):
+    """What a thread that rests is told."""
+
+    WORK = auto()
+    END = auto()
 
 
 class ThreadCall(NamedTuple):
@@ -43,16 +54,22 @@ class Threads:
 
     Any number of dispatchers may share it. Calls beyond the limit wait for a thread, so callers keep count of theirs.
 
+    Calls that come together are given to one thread, which makes one after the other: most handlers are so short that a
+    thread each would only hand the interpreter's lock to and fro. While calls wait for longer, twice as many threads join
+    in every `SPREAD_S`.
+
     Args:
         limit: Most threads. One is started when it is needed, and stays.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._work: deque[Callable[[], None]] = deque()
+        self._wakes: queue.SimpleQueue[_Wake] = queue.SimpleQueue()
+        """Each is for one thread."""
         self._started = 0
-        self._idle = threading.Semaphore(0)
         self._landing: _Landing | None = None
+        self._is_spreading = False
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> ThreadCall:
         """Call `function` in a thread, with the context variables as they are now. For the event loop's thread only.
@@ -63,6 +80,7 @@ class Threads:
         loop = asyncio.get_running_loop()
         if self._landing is None or self._landing.loop is not loop:
             self._landing = _Landing(loop)
+            self._is_spreading = False
         landing = self._landing
         call = ThreadCall(loop.create_future(), loop.create_future())
         context = contextvars.copy_context()
@@ -75,10 +93,27 @@ class Threads:
             else:
                 landing.put(call, value, None)
 
-        if not self._idle.acquire(blocking=False) and self._started < self._limit:
+        if landing.under_way >= self._started < self._limit:
             self._start_one()
-        self._work.put(work)
+        landing.under_way += 1
+        is_first = not self._work
+        self._work.append(work)
+        if is_first:  # whoever is at work may be so for long
+            self._wakes.put(_Wake.WORK)
+        if not self._is_spreading:
+            self._is_spreading = True
+            loop.call_later(SPREAD_S, self._spread, loop, 2)
         return call
+
+    def _spread(self, loop: asyncio.AbstractEventLoop, threads: int) -> None:
+        """Send so many threads to the work that waits, if any does, and look again soon."""
+        waiting = len(self._work)
+        if not waiting:
+            self._is_spreading = False
+            return
+        for _ in range(min(threads, waiting) - self._wakes.qsize()):
+            self._wakes.put(_Wake.WORK)
+        loop.call_later(SPREAD_S, self._spread, loop, 2 * threads)
 
     def _start_one(self) -> None:
         name = f"streamq-handler-{self._started + 1}"
@@ -91,13 +126,17 @@ class Threads:
     def close(self) -> None:
         """Let the threads end, each after its call. Does not wait."""
         for _ in range(self._started):
-            self._work.put(None)
+            self._wakes.put(_Wake.END)
 
     def _serve(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-            del work  # an idle thread keeps no job alive
-            self._idle.release()
+        while self._wakes.get() is _Wake.WORK:
+            while True:
+                try:
+                    work = self._work.popleft()
+                except IndexError:
+                    break
+                work()
+                del work  # an idle thread keeps no job alive
 
 
 class _Landing:
@@ -105,6 +144,8 @@ class _Landing:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.under_way = 0
+        """Calls that have not ended, as far as the event loop knows."""
         self._ended: deque[tuple[ThreadCall, Any, BaseException | None]] = deque()
         self._waking = False
 
@@ -124,6 +165,7 @@ class _Landing:
         self._waking = False
         while self._ended:
             call, value, error = self._ended.popleft()
+            self.under_way -= 1
             if not call.ended.done():
                 call.ended.set_result(None)
             if not call.answer.done():  # else cancelled meanwhile: nobody waits any more

@@ -110,7 +110,11 @@ def test_a_pool_outlives_an_event_loop():
 
 
 def test_calls_that_end_together_wake_the_loop_once():
-    ended = threading.Barrier(50)
+    begun, go = [], threading.Event()
+
+    def handler():
+        begun.append(1)
+        go.wait(5)
 
     async def run():
         loop = asyncio.get_running_loop()
@@ -118,7 +122,10 @@ def test_calls_that_end_together_wake_the_loop_once():
         wake = loop.call_soon_threadsafe
         loop.call_soon_threadsafe = lambda *args, **more: (wakes.append(1), wake(*args, **more))[1]
         threads = Threads(50)
-        calls = [threads.call(ended.wait, 5) for _ in range(50)]
+        calls = [threads.call(handler) for _ in range(50)]
+        while len(begun) < 50:  # noqa: ASYNC110  # threads
+            await asyncio.sleep(0.001)
+        go.set()
         until(lambda: len(threads._landing._ended) == 50)  # the loop is busy while all of them end
         assert not any(call.ended.done() for call in calls)
         await asyncio.gather(*(call.value() for call in calls))
