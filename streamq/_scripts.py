@@ -120,8 +120,7 @@ def check(keys: Keys, *, commands: Iterable[str], on: str | None = None) -> Scri
     return Script("check", (on or keys.probe,), tuple(commands), texts)
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(msgspec.Struct, frozen=True, eq=False):
     """A job to add: its ID if the caller chose one, and the fields of its entry."""
 
     job_id: str | None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from streamq import _scripts, _scripts_timers
 from streamq._durability import confirmed
@@ -188,8 +189,7 @@ def _chunks(payloads: Iterable[T], make: Callable[[T], NewJob | _Timed]) -> Iter
         yield chunk
 
 
-@dataclass(frozen=True, slots=True)
-class _Timed:
+class _Timed(msgspec.Struct, frozen=True, eq=False):
     """A job to add when its time has come."""
 
     job_id: str
