@@ -60,7 +60,8 @@ class Worker(Generic[T]):
             the event loop, a ``def`` in a thread.
         concurrency: Most handlers at once, 1 to 1,000, over all streams. Nothing is read that cannot start soon.
         prefetch: Jobs that may wait in this process for a free handler, up to 10,000. 0 suits all but very short jobs: what
-            waits here runs nowhere else. One that waits longer than the lease (at most 30 s) is given back.
+            waits here runs nowhere else. With very short ones, about `concurrency` lets the next come while these run. One
+            that waits longer than the lease (at most 30 s) is given back.
         batch: Jobs of one call at most, up to 1,000, for a handler that takes a list of jobs. It returns None when all are
             done, or a list with the result of each, or an exception in place of a result.
         batch_wait: Seconds that a call waits for a full batch, from its first job on; at most the lease.

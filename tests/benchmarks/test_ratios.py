@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from benchmarks import ratios, telemetry
+import pytest
+from benchmarks import drain, ratios, telemetry
 
 
 def test_it_prints_ratios_and_leaves_nothing(redis_url, raw, capsys):
@@ -32,4 +33,15 @@ def test_what_telemetry_costs(redis_url, raw, capsys):
     assert all(row["ratio"][0] > 0 for row in rows)
     assert telemetry.main(["--url", redis_url, "--rounds", "1", "--jobs", "10"]) == 0
     assert "| `def` | metrics |" in capsys.readouterr().out
+    assert set(raw.scan_iter("*benchmark-*")) == before
+
+
+@pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
+def test_how_fast_a_worker_drains(redis_url, raw, capsys):
+    before = set(raw.scan_iter("*benchmark-*"))
+    assert drain.main(["--url", redis_url, "--rounds", "1", "--jobs", "200", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {*result["ratios"]} == {*drain.KINDS}
+    assert all(ratio[0] > 0 for ratio in result["ratios"].values())
+    assert all(cost["wall"] > 0 for cost in result["microseconds_per_job"].values())
     assert set(raw.scan_iter("*benchmark-*")) == before
