@@ -14,6 +14,18 @@ local function server_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- When each slice is due, looked up once; 0 if there is none.
+local slice_ends = {}
+
+local function ends_of(key)
+  local ends = slice_ends[key]
+  if not ends then
+    ends = tonumber(redis.call('HGET', key, '') or 0)
+    slice_ends[key] = ends
+  end
+  return ends
+end
+
 -- Unlinks slices that are due, all or none: an error is returned before anything is written.
 local function check_slices(slices)
   local now, due = server_ms(), {}
@@ -24,15 +36,19 @@ local function check_slices(slices)
       if kind == 'hash' then return ends end
       return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', not a hash')
     end
-    if ends and tonumber(ends) <= now then due[#due + 1] = key end
+    slice_ends[key] = ends and tonumber(ends) or 0
+    if ends and slice_ends[key] <= now then
+      due[#due + 1] = key
+      slice_ends[key] = 0
+    end
   end
   if #due > 0 then redis.call('UNLINK', unpack(due)) end
 end
 
 local function find_record(slices, now, field)
   for _, key in ipairs(slices) do
-    local record = redis.call('HGET', key, field)
-    if record and tonumber(redis.call('HGET', key, '') or 0) > now then return record end
+    local record = ends_of(key) > now and redis.call('HGET', key, field)
+    if record then return record end
   end
 end
 
@@ -40,7 +56,7 @@ end
 local function find_records(slices, now, fields)
   local found = {}
   for _, key in ipairs(slices) do
-    if tonumber(redis.call('HGET', key, '') or 0) > now then
+    if ends_of(key) > now then
       for i, record in ipairs(redis.call('HMGET', key, unpack(fields))) do
         found[fields[i]] = found[fields[i]] or record or nil
       end
@@ -52,7 +68,9 @@ end
 -- Another entry may hold the ID: its record is not ours to take away.
 local function forget_record(slices, now, field, expected)
   if find_record(slices, now, field) ~= expected then return end
-  for _, key in ipairs(slices) do redis.call('HDEL', key, field) end
+  for _, key in ipairs(slices) do
+    if ends_of(key) > 0 then redis.call('HDEL', key, field) end
+  end
 end
 
 -- fields and values alternate in pairs; a record moves to the current slice, so each is in one place only.
@@ -60,17 +78,18 @@ local function put_records(slices, now, slice_ms, fields, pairs_)
   local turn = math.floor(now / slice_ms)
   local current = slices[turn % #slices + 1]
   local due = (turn + #slices) * slice_ms
-  local old = tonumber(redis.call('HGET', current, '') or 0)
+  local old = ends_of(current)
   if old <= now then
     redis.call('UNLINK', current)
     old = 0
   end
   for _, key in ipairs(slices) do
-    if key ~= current then redis.call('HDEL', key, unpack(fields)) end
+    if key ~= current and ends_of(key) > 0 then redis.call('HDEL', key, unpack(fields)) end
   end
   redis.call('HSET', current, unpack(pairs_))
   if old < due then
     redis.call('HSET', current, '', string.format('%.0f', due))
+    slice_ends[current] = due
     local expires = due + (#slices - 1) * slice_ms + EXPIRE_AFTER_MS
     redis.call('PEXPIREAT', current, string.format('%.0f', expires))
   end
