@@ -62,10 +62,8 @@ def _heading(report: Report) -> Iterator[str]:
     mode = "" if at.mode in {"", "standalone"} else f" ({at.mode})"
     yield shown(f"{at.where}, {at.product} {at.version}{mode}")
     yield f"streamq {of.streamq}, redis-py {of.redis_py}, hiredis {of.hiredis}, Python {of.python}"
-    yield (
-        f"at most {how.jobs:,} jobs and {how.seconds:g} s a part, {how.rounds} rounds, payload {how.payload_bytes:,} bytes, "
-        f"concurrency {how.concurrency:,}, prefetch {how.prefetch:,}, batch {how.batch}"
-    )
+    yield f"{how.rounds} rounds, at most {how.jobs:,} jobs and {how.seconds:g} s a part; payload {how.payload_bytes:,} bytes"
+    yield f"worker: concurrency {how.concurrency:,}, prefetch {how.prefetch:,}, batch {how.batch}"
 
 
 _PARTS: Final = (
