@@ -9,7 +9,7 @@ from cli.shell import call
 
 ON_ONE = pytest.mark.parametrize("backend", ["valkey-9"], indirect=True, scope="session")
 
-QUICK = ("--rounds", "1", "--jobs", "10", "--seconds", "1", "--json")
+QUICK = ("--rounds", "1", "--jobs", "10", "--seconds", "60", "--json")
 
 
 def measured(url, ns):
