@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 import streamq
-from streamq._ops import registry
+from streamq._ops import access, registry
 from streamq._ops.doctor import server as looking
 from streamq._requests import Command, ask, text
 from streamq.bench import latency, raw
@@ -245,6 +245,9 @@ class Course:
 
     @contextmanager
     def _removed_at_end(self) -> Iterator[None]:
+        with self._stream() as stream:  # who may not remove it must not make it
+            self._driver.run(access.check(stream._spec, access.READER))  # noqa: SLF001  # of the stream's own package
+            self._driver.run(registry.forget(self._keys))
         self.is_left = True
         try:
             yield

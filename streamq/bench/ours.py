@@ -20,7 +20,7 @@ from streamq.worker import Worker
 Payload = dict[str, str]
 
 PATIENCE_S: Final = 60.0
-"""A worker that has not done by then what it was given never will."""
+"""A worker that has not done by then what it was given, or has not ended, never will."""
 
 _LOOK_S: Final = 0.2
 """How often it is seen whether it still runs."""
@@ -179,12 +179,12 @@ class Crew:
             raise failed[0]
 
     def dismiss(self) -> None:
-        """Stop all workers, and wait until they have ended."""
+        """Stop all workers, and wait until they have ended; not for ever, if the server is silent."""
         with put_off():
             while self._at_work:
                 worker, thread = self._at_work.pop()
                 worker.stop()
-                thread.join()
+                thread.join(PATIENCE_S)
 
 
 def _until(deadline: float, payloads: Iterator[Payload]) -> Iterator[Payload]:

@@ -160,6 +160,14 @@ def test_what_the_user_may_not_ask_is_left_out_and_said(raw, redis_url, ns):
         assert {note.partition(":")[0] for note in part["notes"]} == {"no round trip", "no memory", "no reads a job"}
         assert part["ping"] is part["memory"] is part["parts"][0]["server_reads_per_job"] is None
         assert part["parts"][4]["raw_jobs"] == 10
+        for missing in ("srem", "xautoclaim", "xadd"):
+            raw.execute_command("ACL", "SETUSER", ns, f"-{missing}")
+            done = call("bench", *QUICK, "--url", look.as_user(redis_url, ns, "pw"), "--deployment", ns)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert missing in done.stderr.lower()
+            assert "left behind" not in done.stderr
+            assert raw.keys(f"{ns}:*") == []
+            raw.execute_command("ACL", "SETUSER", ns, f"+{missing}")
     finally:
         raw.execute_command("ACL", "DELUSER", ns)
 
