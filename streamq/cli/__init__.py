@@ -18,6 +18,7 @@ from streamq.cli import (
     acl,
     add,
     adopt,
+    bench,
     consumers,
     dead_letters,
     demo,
@@ -57,6 +58,12 @@ _command(
 _command(manual.RUN, demo.demo, "streamq demo", "streamq demo --url redis://localhost:6379 --keep")
 _command(manual.LOOK, inspect.inspect, "streamq inspect", "streamq inspect orders --json", "streamq inspect --watch")
 _command(manual.LOOK, doctor.doctor, "streamq doctor", "streamq doctor orders --verbose")
+_command(
+    manual.LOOK,
+    bench.bench,
+    "streamq bench",
+    "streamq bench --jobs 100000 --seconds 10 --concurrency 200 --json > bench.json",
+)
 _command(
     manual.CHANGE,
     add.add,

@@ -21,8 +21,15 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 HOUR = 3_600
 
 RECIPE = "acl producer --user web --deployment dp_1"
-HELD_ELSEWHERE = {"doctor", *chain.from_iterable(SAMPLES.values()), RECIPE, f"{RECIPE} --stream orders", "migrate plan"}
-"""By test_doctor, test_inspect, test_acl, and tests/migrations/test_page."""
+HELD_ELSEWHERE = {
+    "bench",
+    "doctor",
+    *chain.from_iterable(SAMPLES.values()),
+    RECIPE,
+    f"{RECIPE} --stream orders",
+    "migrate plan",
+}
+"""By test_bench, test_doctor, test_inspect, test_acl, and tests/migrations/test_page."""
 
 
 def blocks():
