@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from streamq._drivers.asynchronous import AsyncDriver
@@ -18,7 +18,7 @@ from streamq.errors import ConfigurationError, ConnectionLostError, ServerError,
 from streamq.messages import Job, Reason
 from streamq.worker import log, maintenance, roles
 from streamq.worker.grace import Grace
-from streamq.worker.journal import NoteState
+from streamq.worker.hand import Hand
 from streamq.worker.lane import Standing, Ticket
 from streamq.worker.post import Post
 from streamq.worker.timer import Timer
@@ -28,9 +28,6 @@ LOOK_S = 1.4
 
 AT_ONCE = 256
 """Most jobs of one read. While they run, the server works on the next: one read for all would leave one of the two idle."""
-
-GIVEN_BACK = 10_000
-"""Most entries of which it is known that we gave them back: more than a worker holds."""
 
 _log = logging.getLogger("streamq.worker")
 _MISSING: Reason = "entry_missing"
@@ -52,8 +49,7 @@ class Fetcher:
         block_ms: Longest wait of one read.
 
     Attributes:
-        held: The jobs of this stream that are this worker's, from their arrival to the end of their settlement.
-        starting: Entry IDs whose start is being counted.
+        hand: The jobs of this stream that are this worker's.
         aside: Jobs whose start could not be counted, and what waited behind them, until the server answers again.
         is_paused: Whether the stream was paused when last looked at.
         is_reading: Whether a read is on its way.
@@ -66,8 +62,7 @@ class Fetcher:
 
     def __init__(self, place: int, spec: Spec[Any], driver: AsyncDriver, post: Post, *, block_ms: int) -> None:
         self.place = place
-        self.held: dict[str, Job[Any]] = {}
-        self.starting: set[str] = set()
+        self.hand = Hand(place, post)
         self.aside: list[Ticket] = []
         self.is_paused = False
         self.is_reading = False
@@ -83,7 +78,6 @@ class Fetcher:
         self._looked_at = float("-inf")
         self._grace = Grace(spec.options.lease_ms / 1000, self._now())
         self._failures: dict[str, int] = {}
-        self._given_back: dict[str, None] = {}
         self._lost_reply = False
         self._lost_reclaim = False
         self._more = False
@@ -201,8 +195,7 @@ class Fetcher:
         """
         async with self._exchanging:
             while True:
-                known = frozenset((*self.held, *self._given_back))
-                plan = intake.recover(self._spec, self._post.consumer, known)
+                plan = intake.recover(self._spec, self._post.consumer, self.hand.known)
                 taken = await self._driver.run(plan)
                 refused = self._keep(self._hold(taken.jobs, self._standing_of_lost))
                 self._post.buried(self.place, taken.dead)
@@ -225,14 +218,7 @@ class Fetcher:
         """Jobs are ours from now on: their leases are renewed, and the journal knows them."""
         now = self._now()
         tickets = [Ticket(self.place, job, standing(job), now) for job in jobs]
-        self.held.update([(ticket.job.entry_id, ticket.job) for ticket in tickets])
-        if self._given_back:
-            for ticket in tickets:
-                self._given_back.pop(ticket.job.entry_id, None)
-        if self._post.has_journal:
-            for ticket in tickets:
-                state = NoteState.READ if ticket.standing is Standing.NEW else NoteState.HELD
-                self._post.note(self.place, ticket.job.entry_id, ticket.job.deliveries, state)
+        self.hand.take(tickets)
         return tickets
 
     async def _still_ours(self, tickets: list[Ticket], asked_at: float) -> list[Ticket]:
@@ -246,22 +232,8 @@ class Fetcher:
             return tickets  # the fence protects their end
         for ticket in tickets:
             if found[ticket.job.entry_id] is not Fence.MINE:
-                self.drop(ticket.job.entry_id)
+                self.hand.drop(ticket.job.entry_id)
         return [ticket for ticket in tickets if found[ticket.job.entry_id] is Fence.MINE]
-
-    def drop(self, entry_id: str) -> None:
-        """A job is not ours any more."""
-        self.drop_all([entry_id])
-
-    def drop_all(self, entry_ids: Sequence[str]) -> None:
-        """These are not ours any more."""
-        for entry_id in entry_ids:
-            self.held.pop(entry_id, None)
-        if self.starting:
-            self.starting.difference_update(entry_ids)
-        if self._post.has_journal:
-            for entry_id in entry_ids:
-                self._post.forget(self.place, entry_id)
 
     def _keep(self, tickets: Iterable[Ticket]) -> list[Ticket]:
         """Hand jobs to the lane; returns those that it cannot keep."""
@@ -389,7 +361,7 @@ class Fetcher:
                     self._spec,
                     self._post.consumer,
                     count=count,
-                    exclude=list(self.held),
+                    exclude=list(self.hand.held),
                     is_solo=self._post.is_solo,
                     last_patience_ms=self._post.last_patience_ms,
                 )
@@ -421,11 +393,10 @@ class Fetcher:
         for ticket in tickets:
             job = ticket.job
             if job.lease_lost:
-                self.drop(job.entry_id)
+                self.hand.drop(job.entry_id)
             else:
                 ours.append(ticket)
-                self.starting.add(job.entry_id)
-                self._post.note(self.place, job.entry_id, job.deliveries + 1, NoteState.STARTING)
+                self.hand.begin_start(job)
         targets = [Held(ticket.job.entry_id, ticket.job.deliveries + 1) for ticket in ours]
         asked_at = self._now()
         fences = await self._driver.run(lease.start(self._spec, self._post.consumer, targets))
@@ -433,11 +404,10 @@ class Fetcher:
         started = []
         for ticket, fence in zip(ours, fences, strict=True):
             if fence is Fence.MINE:
-                ticket.job.deliveries += 1  # first: the heartbeat's thread believes the count of what is not starting
-                self.starting.discard(ticket.job.entry_id)
+                self.hand.started(ticket.job)
                 started.append(ticket)
             else:
-                self.drop(ticket.job.entry_id)
+                self.hand.drop(ticket.job.entry_id)
         return await self._still_ours(started, asked_at)
 
     def set_aside(self) -> None:
@@ -462,7 +432,7 @@ class Fetcher:
     async def hand_over(self) -> None:
         """Give back what has not started, and the promoter's token: the rest may take long to end, and others can go on."""
         await self.give_back()
-        if self.timer.has_token and self.held:
+        if self.timer.has_token and self.hand.held:
             await self._driver.run(consumers.leave(self._spec, self._post.consumer))  # it stays, for what it holds
 
     async def release_last(self) -> None:
@@ -490,17 +460,11 @@ class Fetcher:
                     logging.WARNING, "jobs were not released, their leases bring them back", jobs=len(jobs), error=error
                 )
             if released or not charged:  # else a recovery may take them up as what they are: read, and never begun
-                self.gave_back(job.entry_id for job in jobs)
+                self.hand.gave_back(job.entry_id for job in jobs)
         for ticket in tickets:
-            self.drop(ticket.job.entry_id)
+            self.hand.drop(ticket.job.entry_id)
         self._post.changed()
         return is_sure
-
-    def gave_back(self, entry_ids: Iterable[str]) -> None:
-        """Others may take these. Until then they are pending with us, and a recovery must not take them for lost."""
-        self._given_back.update(dict.fromkeys(entry_ids))
-        for entry_id in list(self._given_back)[:-GIVEN_BACK]:
-            del self._given_back[entry_id]
 
     async def leave(self) -> None:
         """Give back all that has not started, what a lost reply left with us too, and take our name out of the group."""
@@ -509,16 +473,16 @@ class Fetcher:
         await self.give_back()
         await self.release_last()
         await self._undo_starts()
-        if not self.held:
+        if not self.hand.held:
             await self._driver.run(consumers.leave(self._spec, self._post.consumer))
 
     async def _undo_starts(self) -> None:
         """Give back jobs whose calls were cancelled while their starts were counted: nobody knows whether they were."""
-        jobs = [job for entry_id, job in self.held.items() if entry_id in self.starting]
+        jobs = [job for entry_id, job in self.hand.held.items() if entry_id in self.hand.starting]
         asked = [(Held(job.entry_id, job.deliveries + charged), job.deliveries) for charged in (1, 0) for job in jobs]
         await self._driver.run(settle.give_back(self._spec, self._post.consumer, asked))
         for job in jobs:
-            self.drop(job.entry_id)
+            self.hand.drop(job.entry_id)
 
     # Small things
 

@@ -76,6 +76,17 @@ class Call(msgspec.Struct, eq=False):
     stream: int
     tickets: list[Ticket]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is of one job that was read, and is ours as far as we know: nothing else needs a look."""
+        ticket = self.tickets[0]
+        return len(self.tickets) == 1 and ticket.standing is Standing.NEW and not ticket.job.lease_lost
+
+    @property
+    def uncounted(self) -> list[Ticket]:
+        """The jobs whose start must be counted first: all but those that were read, whose read has counted it."""
+        return [ticket for ticket in self.tickets if ticket.standing is not Standing.NEW]
+
 
 class _Suspect(NamedTuple):
     """One that runs."""

@@ -26,7 +26,7 @@ from streamq.worker.hooks import Buried, HookList
 from streamq.worker.journal import Journal, NoteState
 from streamq.worker.lane import Call, Lane, Line, Standing, Ticket
 from streamq.worker.last_chance import LastChance
-from streamq.worker.settle import Fate, Settlement, Settler
+from streamq.worker.settle import Fate, Settlement, Settler, tell
 
 FIRST_STEPS_S = 0.04
 """A lane-full of suspects starts one after the other in this time. While the lane is narrow a thread has time to begin, even
@@ -202,10 +202,10 @@ class Runner:
     def _start_some(self) -> None:
         to_count: dict[int, list[Call]] = {}
         for call in self.lane.start(self._now()):
-            if _is_plain(call):
+            if call.is_plain:
                 self._begin(call)
             elif self._keep_only(call, [ticket for ticket in call.tickets if not ticket.job.lease_lost]):
-                if _to_count(call):
+                if call.uncounted:
                     to_count.setdefault(call.stream, []).append(call)
                 else:
                     self._begin(call)
@@ -218,7 +218,7 @@ class Runner:
         """Drop a call's other jobs, which are not ours any more; False, and it is over, if none is left."""
         if len(tickets) != len(call.tickets):
             for ticket in set(call.tickets).difference(tickets):
-                self.feeds[call.stream].fetcher.drop(ticket.job.entry_id)
+                self.feeds[call.stream].fetcher.hand.drop(ticket.job.entry_id)
             if not tickets:
                 self.lane.ended(call, passed=False)
                 self.changed()
@@ -227,7 +227,7 @@ class Runner:
 
     async def count_and_begin(self, feed: Feed, calls: list[Call]) -> None:
         """Count the starts of reclaimed jobs and begin their handlers, with nothing in between."""
-        uncounted = [ticket for call in calls for ticket in _to_count(call)]
+        uncounted = [ticket for call in calls for ticket in call.uncounted]
         try:
             started = set(await feed.fetcher.count_starts(uncounted))
         except StreamqError as error:
@@ -299,40 +299,14 @@ class Runner:
             self.changed()
 
     def _settled(self, place: int, settlements: Sequence[Settlement[Any]]) -> None:
-        fetcher = self.feeds[place].fetcher
-        fetcher.drop_all([settlement.outcome.job.entry_id for settlement in settlements])
+        hand = self.feeds[place].fetcher.hand
+        hand.drop(*[settlement.outcome.job.entry_id for settlement in settlements])
         for settlement in settlements:
             if settlement.fate is Fate.RELEASED:
-                fetcher.gave_back([settlement.outcome.job.entry_id])
+                hand.gave_back([settlement.outcome.job.entry_id])
             if self._is_told:
-                self._tell(settlement)
+                tell(self._hooks, settlement)
         self.changed()
-
-    def _tell(self, settlement: Settlement[Any]) -> None:
-        job = settlement.outcome.job
-        match settlement.fate:
-            case Fate.SUCCEEDED:
-                self._hooks.tell("succeeded", job)
-            case Fate.RETRIED:
-                self._hooks.tell("retried", job, settlement.error)
-            case Fate.DEAD:
-                assert settlement.reason is not None  # noqa: S101  # what is dead has one
-                self._hooks.tell(
-                    "dead_lettered",
-                    Buried(
-                        stream=job.stream,
-                        group=job.group,
-                        entry_id=job.entry_id,
-                        job_id=job.id,
-                        reason=settlement.reason,
-                        error=settlement.error,
-                        job=job,
-                    ),
-                )
-            case Fate.RELEASED:
-                self._hooks.tell("released", job)
-            case Fate.LOST:
-                self._hooks.tell("lease_lost", job)
 
     # How it is
 
@@ -368,7 +342,7 @@ class Runner:
 
     def kept_back(self) -> int:
         """Slots that are not to be filled by reads: one for a reclaim that is due, and all while outcomes pile up."""
-        held = sum(len(feed.fetcher.held) for feed in self.feeds)
+        held = sum(len(feed.fetcher.hand.held) for feed in self.feeds)
         running = sum(len(feed.running) for feed in self.feeds)
         aside = sum(len(feed.fetcher.aside) for feed in self.feeds)
         unsettled = held - self.lane.waiting - running - aside
@@ -419,15 +393,15 @@ class Runner:
         fetcher = self.feeds[place].fetcher
         return [
             Held(job.entry_id, job.deliveries)
-            for job in list(fetcher.held.values())
-            if job.entry_id not in fetcher.starting and not job.lease_lost
+            for job in list(fetcher.hand.held.values())
+            if job.entry_id not in fetcher.hand.starting and not job.lease_lost
         ]
 
     def _found_lost(self, place: int, held: Held, fence: Fence) -> None:
         feed = self.feeds[place]
-        job = feed.fetcher.held.get(held.entry_id)
+        job = feed.fetcher.hand.held.get(held.entry_id)
         # Settled or started while the beat was under way: what it saw is not what is.
-        if job is None or job.deliveries != held.count or held.entry_id in feed.fetcher.starting:
+        if job is None or job.deliveries != held.count or held.entry_id in feed.fetcher.hand.starting:
             return
         if fence is Fence.GONE and held.entry_id not in feed.running:
             return  # being settled right now
@@ -439,7 +413,7 @@ class Runner:
     def _cancel(self, feed: Feed, entry_id: str) -> None:
         """Cancel a call whose leases are all lost. A thread cannot be cancelled: it is told, and keeps its slot."""
         task = feed.running.get(entry_id)
-        jobs = [feed.fetcher.held.get(i) for i, other in feed.running.items() if other is task]
+        jobs = [feed.fetcher.hand.held.get(i) for i, other in feed.running.items() if other is task]
         if task is not None and feed.source.dispatcher.is_async and all(job is None or job.lease_lost for job in jobs):
             self._loop.call_soon(task.cancel)  # not before its first step, which would leave it to no `finally`
 
@@ -469,7 +443,7 @@ class Runner:
             await asyncio.wait_for(feed.fetcher.leave(), timeout=1.0)
         except (TimeoutError, StreamqError):
             pass
-        if left := len(feed.fetcher.held):
+        if left := len(feed.fetcher.hand.held):
             log.event(_log, logging.ERROR, "jobs are left to their leases", stream=feed.name, jobs=left)
 
     async def _drained(self, deadline: float) -> None:
@@ -502,18 +476,8 @@ class Runner:
         return self._loop.time()
 
 
-def _is_plain(call: Call) -> bool:
-    """Whether it is of one job that was read, and is ours as far as we know: nothing else needs a look."""
-    return len(call.tickets) == 1 and call.tickets[0].standing is Standing.NEW and not call.tickets[0].job.lease_lost
-
-
 def _begin_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """A task of `work`. From Python 3.12 it has run already up to its first wait, which many handlers never come to."""
     if sys.version_info >= (3, 12):
         return asyncio.Task(work, loop=loop, eager_start=True)
     return loop.create_task(work)
-
-
-def _to_count(call: Call) -> list[Ticket]:
-    """The jobs of a call whose start must be counted first: all but those that were read, whose read has counted it."""
-    return [ticket for ticket in call.tickets if ticket.standing is not Standing.NEW]

@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from streamq.errors import ConnectionLostError, EffectError, LeaseLostError, Str
 from streamq.messages import Reason
 from streamq.worker import log, roles
 from streamq.worker.dispatch import End, Outcome
+from streamq.worker.hooks import Buried, HookList
 
 T = TypeVar("T")
 
@@ -264,6 +265,34 @@ class Settler(Generic[T]):
             first_entry_id=batch[0].job.entry_id,
             error=error,
         )
+
+
+def tell(hooks: HookList, settlement: Settlement[Any]) -> None:
+    """Tell `hooks` what has become of a job."""
+    job = settlement.outcome.job
+    match settlement.fate:
+        case Fate.SUCCEEDED:
+            hooks.tell("succeeded", job)
+        case Fate.RETRIED:
+            hooks.tell("retried", job, settlement.error)
+        case Fate.DEAD:
+            assert settlement.reason is not None  # noqa: S101  # what is dead has one
+            hooks.tell(
+                "dead_lettered",
+                Buried(
+                    stream=job.stream,
+                    group=job.group,
+                    entry_id=job.entry_id,
+                    job_id=job.id,
+                    reason=settlement.reason,
+                    error=settlement.error,
+                    job=job,
+                ),
+            )
+        case Fate.RELEASED:
+            hooks.tell("released", job)
+        case Fate.LOST:
+            hooks.tell("lease_lost", job)
 
 
 def _now() -> float:
