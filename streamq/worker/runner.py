@@ -32,6 +32,9 @@ FIRST_STEPS_S = 0.04
 """A lane-full of suspects starts one after the other in this time. While the lane is narrow a thread has time to begin, even
 on a busy machine, before the next suspect's start is counted."""
 
+TURN_S = 0.02
+"""How long calls are begun one after the other before the other roles get their turn."""
+
 PULSE_S = 5.0
 """An event loop that has not come round for three of these is blocked."""
 
@@ -201,7 +204,8 @@ class Runner:
 
     def _start_some(self) -> None:
         to_count: dict[int, list[Call]] = {}
-        for call in self.lane.start(self._now()):
+        begun_at = self._now()
+        for call in self.lane.start(begun_at):
             if call.is_plain:
                 self._begin(call)
             elif self._keep_only(call, [ticket for ticket in call.tickets if not ticket.job.lease_lost]):
@@ -209,6 +213,9 @@ class Runner:
                     to_count.setdefault(call.stream, []).append(call)
                 else:
                     self._begin(call)
+            if self._now() > begun_at + TURN_S:  # what begins may have run to its end already
+                self.changed()
+                break
         for place, calls in to_count.items():
             task = asyncio.create_task(self.count_and_begin(self.feeds[place], calls), name="streamq-count-starts")
             for call in calls:
