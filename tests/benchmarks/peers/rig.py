@@ -87,6 +87,7 @@ class Rig:
         self._server = Server(backend)
         self._home = tempfile.TemporaryDirectory(prefix="peers-", dir=SHM if SHM.is_dir() else None)
         self._made = 0
+        self._asked = 0
         self._workers: list[Worker] = []
         self.hits = self.new_hits()
 
@@ -111,7 +112,9 @@ class Rig:
         self._made += 1
         return Hits(Path(self._home.name, f"hits-{self._made}"))
 
-    def produce(self, mode: str, jobs: int, seconds: float = 0, *, warm: bool = False, timeout: float = 300) -> dict[str, Any]:
+    def produce(
+        self, mode: str, jobs: int, seconds: float = 0, *, warm: bool = False, timeout: float = 300
+    ) -> dict[str, Any]:
         """Add jobs; what that took."""
         extra = [] if warm else ["cold"]
         return json.loads(self._call("produce", mode, jobs, seconds, *extra, timeout=timeout))
@@ -150,7 +153,9 @@ class Rig:
         deadline = time.monotonic() + timeout
         while self.hits.count() < jobs:
             if time.monotonic() > deadline or worker.process.poll() is not None:
-                raise RuntimeError(f"{self.hits.count()} of {jobs} jobs began; status {worker.process.poll()}; {worker.said}")
+                raise RuntimeError(
+                    f"{self.hits.count()} of {jobs} jobs began; status {worker.process.poll()}; {worker.said}"
+                )
             time.sleep(0.002)
 
     def wait(self, condition: Callable[[], bool], timeout: float, pause: float = 0.1) -> bool:
@@ -176,6 +181,21 @@ class Rig:
     def reads(self) -> int | None:
         """How often the server has read from a connection, which is how many packets of requests it got."""
         return self.client.info("stats").get("total_reads_processed")
+
+    def requests(self) -> dict[str, float]:
+        """Packets of requests, and commands: those inside of scripts count, too; those of this program do not."""
+        self._asked += 1
+        info = self.client.info("everything")
+        commands = {name: each["calls"] for name, each in info.items() if name.startswith("cmdstat_")}
+        asked = sum(commands.values()) - commands.get("cmdstat_info", 0)
+        return {"requests": info.get("total_reads_processed", 0) - self._asked, "commands": asked}
+
+    def left(self) -> dict[str, int]:
+        """Keys that are there, and about how many bytes they take."""
+        keys = self.client.dbsize()
+        some = [key for key, _ in zip(self.client.scan_iter(count=1000), range(1000), strict=False)]
+        held = sum(self.client.memory_usage(key, samples=0) or 0 for key in some)
+        return {"keys_left": keys, "bytes_left": round(held * keys / max(1, len(some)))}
 
     def version(self) -> str:
         """Of the server."""

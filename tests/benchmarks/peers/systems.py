@@ -36,15 +36,33 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
 """Virtual environment -> what pip (npm for node) installs there. One for each: they pin different versions of redis-py."""
 
 SYSTEMS: Mapping[str, tuple[str, str]] = {
+    "raw-socket": ("raw_socket", "raw"),
     "raw-sync": ("raw_sync", "raw"),
     "raw-async": ("raw_async", "raw"),
+    "raw-one": ("raw_one", "raw"),
     "ref-async": ("ref_async", "raw"),
     "streamq": ("streamq", "streamq"),
+    "faststream": ("faststream", "faststream"),
+    "taskiq": ("taskiq", "taskiq"),
+    "docket": ("docket", "docket"),
+    "streaq": ("streaq", "streaq"),
+    "saq": ("saq", "saq"),
+    "arq": ("arq", "arq"),
+    "dramatiq": ("dramatiq", "dramatiq"),
+    "huey": ("huey", "huey"),
+    "rq": ("rq", "rq"),
+    "celery": ("celery", "celery"),
+    "bullmq-py": ("bullmq_py", "bullmq"),
+    "bullmq-node": ("bullmq_node", NODE),
 }
 """Name -> its adapter, its environment. In the order of the report."""
 
-RAW = ("raw-sync", "raw-async", "ref-async")
+US = "streamq"
+RAW = ("raw-socket", "raw-sync", "raw-async", "raw-one", "ref-async")
 """Not systems: loops to compare with."""
+
+
+NOT_PYTHON = ("bullmq-node",)
 
 
 class UnavailableError(Exception):
@@ -90,7 +108,9 @@ class System:
     def arguments(self, role: str, *arguments: object) -> list[str]:
         return [*self.command, role, *map(str, arguments)]
 
-    def environment(self, port: int, profile: str, *, hits: Path | None = None, hold: float = 0, first: int = 0, **_: object):
+    def environment(
+        self, port: int, profile: str, *, hits: Path | None = None, hold: float = 0, first: int = 0, **_: object
+    ):
         own = {
             "PEERS_PORT": str(port),
             "PEERS_PROFILE": profile,

@@ -1,9 +1,9 @@
 """Runs one adapter inside its virtual environment; the benchmark starts this program, nobody else.
 
-    host.py NAME meta
-    host.py NAME produce one|bulk JOBS SECONDS [cold]    SECONDS 0: until all are added; prints what it took as JSON
-    host.py NAME latency JOBS GAP FILE                   one every GAP seconds; FILE gets the times of the calls
-    host.py NAME worker PROFILE                          until it is killed
+host.py NAME meta
+host.py NAME produce one|bulk JOBS SECONDS [cold]    SECONDS 0: until all are added; prints what it took as JSON
+host.py NAME latency JOBS GAP FILE                   one every GAP seconds; FILE gets the times of the calls
+host.py NAME worker PROFILE                          until it is killed
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def meta(adapter: Adapter) -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    names = ("name", "bulk", "profiles", "adds", "notes", "limits")
+    names = ("name", "bulk", "profiles", "adds", "sweep", "notes", "limits")
     return {**{name: getattr(adapter, name) for name in names}, "versions": versions}
 
 
@@ -48,6 +48,12 @@ def cpu_s() -> float:
     """CPU seconds of this process and its children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def peak_mb() -> float:
+    """Most memory that this process has held; what getrusage says may be its parent's."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 async def add(adapter: Adapter, mode: str, jobs: int, seconds: float = 0) -> int:
@@ -80,8 +86,7 @@ async def produce(adapter: Adapter, mode: str, jobs: int, seconds: float, *, col
     cpu, began = cpu_s(), time.monotonic()
     added = await add(adapter, mode, jobs, seconds)
     took = {"seconds": time.monotonic() - began, "client_cpu_s": cpu_s() - cpu}
-    rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    sys.stdout.write(json.dumps({"jobs": added, "warm": warm, **took, "rss_mb": rss_mb}) + "\n")
+    sys.stdout.write(json.dumps({"jobs": added, "warm": warm, **took, "rss_mb": peak_mb()}) + "\n")
     await done(adapter.close())
 
 

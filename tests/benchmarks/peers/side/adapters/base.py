@@ -75,6 +75,8 @@ class Adapter:
     adds: ClassVar[tuple[str, ...]] = ("default",)
     packages: ClassVar[tuple[str, ...]] = ("redis", "hiredis")
     """Whose versions are told."""
+    sweep: ClassVar[tuple[str, ...]] = ()
+    """Profiles that differ in concurrency only."""
     notes = ""
     limits = ""
     """What it does not guarantee."""

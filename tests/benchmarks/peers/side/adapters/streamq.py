@@ -35,7 +35,8 @@ WORKERS = {
     "fast": (job, {}),
     "hold_fast": (job, {"concurrency": 100}),
 }
-UVLOOP = {"best", "ids", "batch", "sync"}
+SWEEP = {f"c{slots}": (job, {"concurrency": slots}) for slots in (1, 4, 16, 64, 256)}
+UVLOOP = {*SWEEP, "best", "ids", "batch", "sync"}
 
 
 def job_id(task: Task) -> str:
@@ -56,6 +57,7 @@ class StreamqAdapter(Adapter):
         "fast": "lease 2 s",
         "hold_fast": "lease 2 s, concurrency 100",
     }
+    sweep = tuple(SWEEP)
     adds = ("default", "ids", "async")
     packages = ("streamq", "redis", "hiredis", "msgspec", "uvloop")
     limits = "exactly once only for effects in Redis; calls elsewhere happen at least once"
@@ -84,7 +86,7 @@ class StreamqAdapter(Adapter):
         return self.stream.add_many((Task(i, PAYLOAD) for i in range(low, high)), job_id=self.job_id)
 
     def worker(self, profile):
-        handler, options = WORKERS[profile]
+        handler, options = {**WORKERS, **SWEEP}[profile]
         worker = Worker(self.make(Stream), handler, **options)
         run(worker.run_async(), fast=profile in UVLOOP)
 
