@@ -25,11 +25,12 @@ mpl.rcParams.update(
 from matplotlib import pyplot as plt  # noqa: E402  # after its backend is chosen
 
 OURS = {"streamq": ("#c0392b", 2.4)}
+PALETTE = [f"C{each}" for each in range(10) if each != 3]  # our red is ours
 RAW = {"raw-sync": "#000000", "raw-async": "#555555", "raw-socket": "#999999"}
 
 
 def style(system, place):
-    colour, width = OURS.get(system, (RAW.get(system, f"C{place % 10}"), 1.1))
+    colour, width = OURS.get(system, (RAW.get(system, PALETTE[place % len(PALETTE)]), 1.1))
     return {"color": colour, "linewidth": width, "linestyle": "--" if system in RAW else "-"}
 
 
