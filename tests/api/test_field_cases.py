@@ -79,7 +79,7 @@ def test_large_payloads_do_not_come_all_at_once(redis_url, ns):
 
         def handle(payload: bytes) -> None:
             nonlocal most
-            most = max(most, len(worker._runner.feeds[0].fetcher.held))
+            most = max(most, len(worker._runner.feeds[0].fetcher.hand.held))
             seen.append(payload[0])
             if len(seen) == 20:
                 worker.stop()
