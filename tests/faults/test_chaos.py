@@ -45,6 +45,15 @@ def told(report):
 
 
 @pytest.mark.covers("S4", "S6", "F9", "I1", "C04", "C19", "C46")
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "redis-6.2",
+        "valkey-9",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("redis-7.0", "redis-8.2")),
+    ],
+    indirect=True,
+)
 @pytest.mark.timeout(300)
 def test_a_short_seed(program):
     report = run(Settings(backend=program, seed=32, seconds=15))
