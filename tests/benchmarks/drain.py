@@ -11,18 +11,13 @@ median over the rounds of the loop's time / ours: 1.0 is as fast, 0.5 takes twic
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import platform
 import statistics
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +26,7 @@ import redis
 import redis.asyncio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a program, the tests' helpers are not on the path
-import servers
+from benchmarks import contest
 
 from streamq import Stream, Worker
 from streamq.keys import Keys, registry
@@ -144,26 +139,19 @@ def measure(url: str, *, rounds: int, jobs: int) -> dict[str, Any]:
         contenders: dict[str, Callable[[str], Cost]] = {"loop": lambda name: loop(client, url, name, jobs)}
         for kind in KINDS:
             contenders[kind] = lambda name, kind=kind: _in_stream(client, url, name, jobs, kind)
-        for turn in range(rounds + 1):
-            names = [*contenders]
-            for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                cost = contenders[name](f"{run}-{turn}-{names.index(name)}")
+        for turn, order in enumerate(contest.in_turns([*contenders], rounds + 1)):
+            for name in order:
+                cost = contenders[name](f"{run}-{turn}-{order.index(name)}")
                 if turn:  # the first round connects and loads scripts
                     found[name].append(cost)
-        info = client.info("server")
-    product = "valkey" if "valkey_version" in info else "redis"
+    walls = {name: [cost.wall for cost in costs] for name, costs in found.items()}
     return {
-        "server": f"{product} {info[f'{product}_version']}",
-        "python": platform.python_version(),
-        **{package: version(package) for package in ("redis", "hiredis", "msgspec")},
-        "rounds": rounds,
-        "jobs": jobs,
-        "payload_bytes": len(msgspec.json.encode(PAYLOAD)),
+        **contest.about(url, rounds=rounds, jobs=jobs, payload=PAYLOAD),
         "microseconds_per_job": {
             name: {what: round(statistics.median(getattr(c, what) for c in costs), 1) for what in Cost._fields}
             for name, costs in found.items()
         },
-        "ratios": {kind: _ratio(found["loop"], found[kind]) for kind in KINDS},
+        "ratios": {kind: contest.ratio(walls["loop"], walls[kind]) for kind in KINDS},
     }
 
 
@@ -177,50 +165,20 @@ def _in_stream(client: redis.Redis, url: str, name: str, jobs: int, kind: str) -
                 client.unlink(*left)
 
 
-def _ratio(theirs: list[Cost], own: list[Cost]) -> list[float]:
-    found = sorted(a.wall / b.wall for a, b in zip(theirs, own, strict=True))
-    at = (len(found) // 4, min(len(found) * 3 // 4, len(found) - 1))
-    return [round(x, 2) for x in (statistics.median(found), *(found[i] for i in at))]
-
-
 def report(result: dict[str, Any]) -> Iterator[str]:
     """The result as lines of Markdown."""
-    yield (
-        f"{result['server']}, Python {result['python']}, redis-py {result['redis']}, hiredis {result['hiredis']}; "
-        f"{result['rounds']} rounds of {result['jobs']:,} jobs, payload {result['payload_bytes']} bytes as JSON."
-    )
+    yield contest.head(result)
     yield ""
     yield "| handler | loop / worker | µs a job | of them CPU here | CPU of the server |"
     yield "|---|---|---|---|---|"
     for name, cost in result["microseconds_per_job"].items():
-        ratio = "1"
-        if name in result["ratios"]:
-            middle, low, high = result["ratios"][name]
-            ratio = f"{middle:.2f} ({low:.2f} to {high:.2f})"
+        ratio = contest.shown(result["ratios"][name]) if name in result["ratios"] else "1"
         yield f"| {name} | {ratio} | {cost['wall']} | {cost['cpu']} | {cost['server_cpu']} |"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", help="a running server; only keys of its own are written, and removed")
-    parser.add_argument("--server", help="one that is found on this machine, such as redis-7.0")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--jobs", type=int, default=20_000, help="in one round, for each contender")
-    parser.add_argument("--json", action="store_true", help="everything, for scripts")
-    options = parser.parse_args(argv)
-    with ExitStack() as stack:
-        url = options.url
-        if url is None:
-            found, _ = servers.discover()
-            name = options.server or next(reversed(found), None)
-            if name not in found:
-                parser.error(f"no server {name}; found: {', '.join(found) or 'none'}")
-            url = stack.enter_context(servers.Server(found[name])).url
-        result = measure(url, rounds=options.rounds, jobs=options.jobs)
-    lines = [json.dumps(result, indent=2)] if options.json else report(result)
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0
+    return contest.main(argv, __doc__, measure, report, rounds=15, jobs=20_000)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,6 @@ the median over the rounds of raw time / our time: 1.0 is as fast as raw, 0.5 ta
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
 import sys
 import time
@@ -20,7 +17,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -29,7 +25,7 @@ import msgspec
 import redis
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a program, the tests' helpers are not on the path
-import servers
+from benchmarks import contest
 
 from streamq import Stream, StreamOptions
 from streamq.keys import Keys, registry
@@ -162,21 +158,12 @@ def measure(url: str, *, rounds: int, jobs: int) -> dict[str, Any]:
             contender.round(jobs)  # connects, makes groups, loads scripts: not counted
             for times in (contender.add_s, contender.drain_s, contender.add_cpu_s, contender.drain_cpu_s):
                 times.clear()
-        for turn in range(rounds):
-            at = turn % len(field_)
-            for contender in field_[at:] + field_[:at]:
+        for order in contest.in_turns(field_, rounds):
+            for contender in order:
                 contender.round(jobs)
         by_name = {contender.name: contender for contender in field_}
-        with redis.Redis.from_url(url) as client:
-            info = client.info("server")
-    product = "valkey" if "valkey_version" in info else "redis"
     return {
-        "server": f"{product} {info[f'{product}_version']}",
-        "python": platform.python_version(),
-        **{package: version(package) for package in ("redis", "hiredis", "msgspec")},
-        "rounds": rounds,
-        "jobs": jobs,
-        "payload_bytes": len(msgspec.json.encode(PAYLOAD)),
+        **contest.about(url, rounds=rounds, jobs=jobs, payload=PAYLOAD),
         "microseconds_per_job": {c.name: _microseconds(c, jobs) for c in field_},
         "ratios": [_ratio(by_name[name], by_name[other]) for name, others in PAIRS.items() for other in others],
     }
@@ -193,30 +180,22 @@ def _microseconds(contender: Contender, jobs: int) -> dict[str, float]:
 
 
 def _ratio(mine: Contender, other: Contender) -> dict[str, Any]:
-    def ratios(theirs: list[float], own: list[float]) -> list[float]:
-        found = sorted(a / b for a, b in zip(theirs, own, strict=True))
-        low, high = len(found) // 4, len(found) * 3 // 4
-        return [round(x, 2) for x in (statistics.median(found), found[low], found[min(high, len(found) - 1)])]
-
     return {
         "of": mine.name,
         "to": other.name,
-        "add_many": ratios(other.add_s, mine.add_s),
-        "read_ack": ratios(other.drain_s, mine.drain_s),
+        "add_many": contest.ratio(other.add_s, mine.add_s),
+        "read_ack": contest.ratio(other.drain_s, mine.drain_s),
     }
 
 
 def report(result: dict[str, Any]) -> Iterator[str]:
     """The result as lines of Markdown."""
-    yield (
-        f"{result['server']}, Python {result['python']}, redis-py {result['redis']}, hiredis {result['hiredis']}; "
-        f"{result['rounds']} rounds of {result['jobs']:,} jobs, payload {result['payload_bytes']} bytes as JSON."
-    )
+    yield contest.head(result)
     yield ""
     yield "| ours | compared with | add_many | read + ack of 100 |"
     yield "|---|---|---|---|"
     for row in result["ratios"]:
-        cells = [f"{mid:.2f} ({low:.2f} to {high:.2f})" for mid, low, high in (row["add_many"], row["read_ack"])]
+        cells = [contest.shown(row[what]) for what in ("add_many", "read_ack")]
         yield f"| {row['of']} | {row['to']} | {' | '.join(cells)} |"
     yield ""
     yield "| microseconds a job | add | of them CPU here | read + ack | of them CPU here |"
@@ -227,25 +206,7 @@ def report(result: dict[str, Any]) -> Iterator[str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", help="a running server; only keys of its own are written, and removed")
-    parser.add_argument("--server", help="one that is found on this machine, such as redis-7.0")
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--jobs", type=int, default=2_000, help="in one round, for each contender")
-    parser.add_argument("--json", action="store_true", help="everything, for scripts")
-    options = parser.parse_args(argv)
-    with ExitStack() as stack:
-        url = options.url
-        if url is None:
-            found, _ = servers.discover()
-            name = options.server or next(reversed(found), None)
-            if name not in found:
-                parser.error(f"no server {name}; found: {', '.join(found) or 'none'}")
-            url = stack.enter_context(servers.Server(found[name])).url
-        result = measure(url, rounds=options.rounds, jobs=options.jobs)
-    lines = [json.dumps(result, indent=2)] if options.json else report(result)
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0
+    return contest.main(argv, __doc__, measure, report, rounds=40, jobs=2_000)
 
 
 if __name__ == "__main__":
