@@ -149,6 +149,11 @@ def named_texts(reply: Reply) -> dict[str, str]:
     return {name: text(value) for name, value in named(reply).items()}
 
 
+def lines_by_name(reply: Reply) -> dict[str, str]:
+    """A reply of lines ``name:value``, as INFO gives it, by name."""
+    return dict(line.split(":", 1) for line in text(reply).splitlines() if ":" in line)
+
+
 def said(hello: Reply, name: str) -> str:
     """A word of a server's reply to HELLO; empty where it does not say it, or is no such reply."""
     if not isinstance(hello, list):

@@ -9,14 +9,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 import streamq
 from streamq._ops import access, registry
 from streamq._ops.doctor import server as looking
-from streamq._requests import Command, ask, text
+from streamq._requests import Command, ask, lines_by_name
 from streamq.bench import latency, raw
 from streamq.bench.interrupts import put_off
 from streamq.bench.ours import Crew, Ours, Payload, payload_of
@@ -261,14 +261,10 @@ class Course:
         """What INFO says of the server that has the stream; nothing, where it is refused."""
         key = self._keys.stream
         try:
-            return self._driver.run(ask(Command(("INFO", section), (key,), _lines)))
+            return self._driver.run(ask(Command(("INFO", section), (key,), lines_by_name)))
         except (ConfigurationError, ServerError):
             return {}
 
     def _note(self, what: str) -> None:
         if what not in self._notes:
             self._notes.append(what)
-
-
-def _lines(reply: Any) -> dict[str, str]:
-    return dict(line.split(":", 1) for line in text(reply).splitlines() if ":" in line)

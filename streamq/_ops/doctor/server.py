@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from streamq._ops.doctor.findings import Finding, many, redis
-from streamq._requests import Command, Pipeline, Plan, Reply, ask, ask_each, server_ms, text, texts
+from streamq._requests import Command, Pipeline, Plan, Reply, ask, ask_each, lines_by_name, server_ms, text, texts
 from streamq._text import duration
 from streamq.errors import ServerTooOldError
 
@@ -77,10 +77,10 @@ def look(user: str = "") -> Plan[Facts]:
         hello = yield from ask(Command(("HELLO",), (), _hello))
     except ServerTooOldError:
         return Facts(Hello("redis", "5 or older", "", ""))
-    asked: list[Command[Any]] = [Command(("ACL", "WHOAMI"), (), text), Command(("INFO",), (), _lines)]
+    asked: list[Command[Any]] = [Command(("ACL", "WHOAMI"), (), text), Command(("INFO",), (), lines_by_name)]
     asked += [Command(("CONFIG", "GET", name), (), texts) for name in _SETTINGS]
     if hello.mode == "cluster":
-        asked.append(Command(("CLUSTER", "INFO"), (), _lines))
+        asked.append(Command(("CLUSTER", "INFO"), (), lines_by_name))
     answers: list[Any] = yield from ask_each(Pipeline(tuple(asked)))
     me, info, *more = [None if isinstance(answer, Exception) else answer for answer in answers]
     settings = more[: len(_SETTINGS)]
@@ -99,10 +99,6 @@ def _hello(reply: Reply) -> Hello:
     said = {text(reply[i]): reply[i + 1] for i in range(0, len(reply) - 1, 2)}
     words = (said.get(name, b"") for name in ("server", "version", "mode", "role"))
     return Hello(*(text(word) if isinstance(word, bytes) else "" for word in words))
-
-
-def _lines(reply: Reply) -> dict[str, str]:
-    return dict(line.split(":", 1) for line in text(reply).splitlines() if ":" in line)
 
 
 def is_too_old(hello: Hello) -> bool:
