@@ -157,20 +157,17 @@ class Dispatcher(Generic[T]):
     # The call
 
     async def _called(self, subject: Any, jobs: Sequence[Job[T]], left: Left) -> _Ending:
-        if self._timeout_s is not None:
-            value, error = await self._within(self._timeout_s, subject, jobs, left)
+        if self._timeout_s is None:
+            value, error = await self._ending(subject, left)
         else:
-            try:
-                return await self._chain(subject, left), None
-            except BaseException as raised:  # noqa: BLE001  # as a value: one job's SystemExit must not end the worker
-                value, error = None, raised
+            value, error = await self._within(self._timeout_s, subject, jobs, left)
         if isinstance(error, NoThreadError):
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(REST_S)
         return value, error
 
     async def _ending(self, subject: Any, left: Left) -> _Ending:
-        """What the handler returns, and what it raises."""
+        """What the handler returns, and what it raises: as a value, for one job's SystemExit must not end the worker."""
         try:
             return await self._chain(subject, left), None
         except BaseException as error:  # noqa: BLE001

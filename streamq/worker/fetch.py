@@ -62,7 +62,7 @@ class Fetcher:
 
     def __init__(self, place: int, spec: Spec[Any], driver: AsyncDriver, post: Post, *, block_ms: int) -> None:
         self.place = place
-        self.hand = Hand(place, post)
+        self.hand = Hand(place, post.journal)
         self.aside: list[Ticket] = []
         self.is_paused = False
         self.is_reading = False
@@ -237,8 +237,7 @@ class Fetcher:
 
     def _keep(self, tickets: Iterable[Ticket]) -> list[Ticket]:
         """Hand jobs to the lane; returns those that it cannot keep."""
-        put = self._lane.put
-        refused = [ticket for ticket in tickets if not put(ticket)]
+        refused = [ticket for ticket in tickets if not self._lane.put(ticket)]
         self._post.changed()
         return refused
 
@@ -404,7 +403,7 @@ class Fetcher:
         started = []
         for ticket, fence in zip(ours, fences, strict=True):
             if fence is Fence.MINE:
-                self.hand.started(ticket.job)
+                self.hand.start_counted(ticket.job)
                 started.append(ticket)
             else:
                 self.hand.drop(ticket.job.entry_id)

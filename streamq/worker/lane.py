@@ -202,7 +202,7 @@ class Lane:
     def start(self, now: float) -> Iterator[Call]:
         """Take out what may start now, suspects one at a time: see `begun`. Each call counts as running until `ended`."""
         while not self.is_closed and self._beginning is None and len(self._running) < self.slots:
-            if self._suspects and self._may_start_suspect():
+            if self._may_start_suspect():
                 ticket = self._suspects.pop(0)
                 self._beginning = call = Call(ticket.stream, [ticket])
                 self._suspects_running[call] = _Suspect(now, self._lane_of(ticket))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from streamq.errors import StreamqError
 from streamq.messages import Reason
-from streamq.worker.journal import NoteState
+from streamq.worker.journal import Journal
 from streamq.worker.lane import Lane
 from streamq.worker.roles import Flag
 
@@ -26,8 +26,8 @@ class Post(Protocol):
     lane: Lane
     stopping: Flag
 
-    has_journal: bool
-    """Whether what is in hand is noted for a supervisor."""
+    journal: Journal | None
+    """Where what is in hand is noted for a supervisor, if there is one."""
 
     def changed(self) -> None:
         """Something may start, or be read, that could not before."""
@@ -43,12 +43,6 @@ class Post(Protocol):
 
     def failed(self, source: str, error: StreamqError) -> None:
         """The server could not be reached, or refused."""
-
-    def note(self, stream: int, entry_id: str, count: int, state: NoteState) -> None:
-        """Keep in the journal how far a job is."""
-
-    def forget(self, stream: int, entry_id: str) -> None:
-        """Take a job out of the journal."""
 
     def reclaiming(self, stream: int, *, under_way: bool) -> None:
         """A reclaim begins, or what it claimed is noted."""

@@ -23,7 +23,7 @@ from streamq.worker.fetch import Fetcher, patience_s
 from streamq.worker.health import State, Watch
 from streamq.worker.heartbeat import Heartbeat
 from streamq.worker.hooks import Buried, HookList
-from streamq.worker.journal import Journal, NoteState
+from streamq.worker.journal import Journal
 from streamq.worker.lane import Call, Lane, Line, Standing, Ticket
 from streamq.worker.last_chance import LastChance
 from streamq.worker.settle import Fate, Settlement, Settler, tell
@@ -115,8 +115,7 @@ class Runner:
         self._hooks = hooks
         self._is_told = bool(hooks)
         self._watch = watch
-        self._journal = journal
-        self.has_journal = journal is not None
+        self.journal = journal
         self.about = about
         self._change = roles.Flag()
         self._is_changed = False
@@ -259,9 +258,7 @@ class Runner:
 
     def _begin(self, call: Call) -> None:
         jobs = [ticket.job for ticket in call.tickets]
-        if self._journal is not None:  # first: the handler may begin, and end the process, as soon as it has a task
-            for job in jobs:
-                self._journal.note(call.stream, job.entry_id, job.deliveries, NoteState.STARTED)
+        self.feeds[call.stream].fetcher.hand.begin(jobs)  # first: the handler may begin, and end the process, at once
         task = _begin_task(self._loop, self._work(call, jobs))
         if not task.done():
             running = self.feeds[call.stream].running
@@ -308,10 +305,9 @@ class Runner:
     def _settled(self, place: int, settlements: Sequence[Settlement[Any]]) -> None:
         hand = self.feeds[place].fetcher.hand
         hand.drop(*[settlement.outcome.job.entry_id for settlement in settlements])
-        for settlement in settlements:
-            if settlement.fate is Fate.RELEASED:
-                hand.gave_back([settlement.outcome.job.entry_id])
-            if self._is_told:
+        hand.gave_back(s.outcome.job.entry_id for s in settlements if s.fate is Fate.RELEASED)
+        if self._is_told:
+            for settlement in settlements:
                 tell(self._hooks, settlement)
         self.changed()
 
@@ -374,20 +370,10 @@ class Runner:
             log.event(_log, logging.ERROR, "worker is unhealthy", consumer=self.consumer, error=error)
             self._hooks.tell("unhealthy", str(error))
 
-    def note(self, stream: int, entry_id: str, count: int, state: NoteState) -> None:
-        """Keep in the journal how far a job is."""
-        if self._journal is not None:
-            self._journal.note(stream, entry_id, count, state)
-
-    def forget(self, stream: int, entry_id: str) -> None:
-        """Take a job out of the journal."""
-        if self._journal is not None:
-            self._journal.forget(stream, entry_id)
-
     def reclaiming(self, stream: int, *, under_way: bool) -> None:
         """A reclaim begins, or what it claimed is noted."""
-        if self._journal is not None:
-            self._journal.reclaiming(stream, under_way)
+        if self.journal is not None:
+            self.journal.reclaiming(stream, under_way)
 
     def poke(self) -> None:
         """Look for jobs to take over at once."""
