@@ -34,7 +34,7 @@ Reply: TypeAlias = Any
 """As RESP2 has it: bytes, int, None, nested lists; inside a pipeline also a `StreamqError` in an element's place."""
 
 
-class Command(msgspec.Struct, Generic[T_co], frozen=True, eq=False):
+class Command(msgspec.Struct, Generic[T_co], frozen=True, eq=False, gc=False):
     """One command, spelled as in redis-cli. The server may let it wait for `wait_ms`; a driver can cut that short."""
 
     args: tuple[Arg, ...]
@@ -43,7 +43,7 @@ class Command(msgspec.Struct, Generic[T_co], frozen=True, eq=False):
     wait_ms: int = 0
 
 
-class Script(msgspec.Struct, Generic[T_co], frozen=True, eq=False):
+class Script(msgspec.Struct, Generic[T_co], frozen=True, eq=False, gc=False):
     """One call of ``lua/<name>.lua``. Made by `streamq._scripts` only."""
 
     name: str

@@ -80,7 +80,7 @@ class Fence(IntEnum):
     MISSING = -3
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """A delivery to acknowledge: what the fence compares, and what to remember of it."""
 
     entry_id: str
@@ -90,7 +90,7 @@ class Settled(msgspec.Struct, frozen=True):
     result: bytes
 
 
-class Held(msgspec.Struct, frozen=True):
+class Held(msgspec.Struct, frozen=True, gc=False):
     """A delivery as the fence compares it."""
 
     entry_id: str
@@ -120,7 +120,7 @@ def check(keys: Keys, *, commands: Iterable[str], on: str | None = None) -> Scri
     return Script("check", (on or keys.probe,), tuple(commands), texts)
 
 
-class NewJob(msgspec.Struct, frozen=True, eq=False):
+class NewJob(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A job to add: its ID if the caller chose one, and the fields of its entry."""
 
     job_id: str | None

@@ -44,7 +44,7 @@ class JobIdKind(StrEnum):
     """A caller's. Remembered for `idempotency_ttl`."""
 
 
-class Added(msgspec.Struct, frozen=True):
+class Added(msgspec.Struct, frozen=True, gc=False):
     """Answer of `add`.
 
     Attributes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
-from streamq._codec import Malformed, OtherGroups
+from streamq._codec import OtherGroups
 from streamq._flows import opening
 from streamq._ops import dead_letter, identity, pause, promote, settle
 from streamq._ops import read as read_ops
@@ -41,8 +41,8 @@ _log = logging.getLogger("streamq")
 class Sorted(Generic[T]):
     """Deliveries by what must become of them."""
 
-    order: list[str]
-    """Entry IDs as they came."""
+    deliveries: Sequence[Delivery]
+    """All of them, as they came."""
     jobs: list[Job[T]] = field(default_factory=list)
     chosen: list[Job[T]] = field(default_factory=list)
     """Jobs whose ID must be claimed before they may run."""
@@ -53,7 +53,7 @@ class Sorted(Generic[T]):
     def ready(self) -> list[Job[T]]:
         """The jobs that may run, as they came."""
         if self.chosen:
-            place = {entry_id: at for at, entry_id in enumerate(self.order)}
+            place = {delivery.entry_id: at for at, delivery in enumerate(self.deliveries)}
             self.jobs.sort(key=lambda job: place[job.entry_id])
         return self.jobs
 
@@ -201,18 +201,17 @@ def _report(spec: Spec[T], moved: Moved) -> None:
 
 
 def _sort(spec: Spec[T], consumer: str, deliveries: Sequence[Delivery]) -> Sorted[T]:
-    found: Sorted[T] = Sorted([delivery.entry_id for delivery in deliveries])
+    found: Sorted[T] = Sorted(deliveries)
     job_of, chosen = spec.codec.job, JobIdKind.CHOSEN  # looked up once, not once an entry
     for delivery in deliveries:
         job = job_of(delivery.entry_id, delivery.fields, deliveries=delivery.count, consumer=consumer)
-        match job:
-            case Job():
-                (found.chosen if job._kind is chosen else found.jobs).append(job)  # noqa: SLF001
-            case OtherGroups(group):
-                found.others.append((Held(delivery.entry_id, delivery.count), group))
-            case Malformed(reason, error):
-                size = sum(map(len, delivery.fields))
-                found.letters.append(Letter(Held(delivery.entry_id, delivery.count), reason, error, size))
+        if isinstance(job, Job):
+            (found.chosen if job._kind is chosen else found.jobs).append(job)  # noqa: SLF001
+        elif isinstance(job, OtherGroups):
+            found.others.append((Held(delivery.entry_id, delivery.count), job.group))
+        else:
+            size = sum(map(len, delivery.fields))
+            found.letters.append(Letter(Held(delivery.entry_id, delivery.count), job.reason, job.error, size))
     return found
 
 

@@ -22,7 +22,7 @@ RECOVERED = 100
 """Most lost entries looked at in one `unseen`; its caller asks again while it gets some."""
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """An entry in this consumer's hands, not decoded yet."""
 
     entry_id: str

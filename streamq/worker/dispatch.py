@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
@@ -62,7 +63,7 @@ _LOGGED: dict[Verdict, str] = {"retry": "failed", "reject": "rejected", "release
 _Ending: TypeAlias = tuple[Any, BaseException | None]
 
 
-class Outcome(msgspec.Struct, Generic[T], frozen=True):
+class Outcome(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """A job whose handler has ended, or whose time is over.
 
     Attributes:
@@ -96,6 +97,7 @@ class Dispatcher(Generic[T]):
     Attributes:
         is_async: Whether the handler can be cancelled.
         is_batch: Whether it takes a list of jobs.
+        needs_no_task: Whether `begin` will do: nobody has to watch over a call.
 
     Raises:
         ConfigurationError: The handler or a middleware takes other arguments, a middleware cannot stand where it is, or
@@ -118,21 +120,33 @@ class Dispatcher(Generic[T]):
         self._timeout_s = timeout_s
         self._errors = _checked(errors)
         self._stream = stream
-        self._chain = chain(
-            _by_subject(handler, batch=batch), is_async=self.is_async, middlewares=middlewares, threads=threads
-        )
+        self._threads = threads
+        function = _by_subject(handler, batch=batch)
+        self._chain = chain(function, is_async=self.is_async, middlewares=middlewares, threads=threads)
+        self._alone = function if not middlewares and timeout_s is None and not batch else None
+        self.needs_no_task = self._alone is not None and not self.is_async
 
     async def run(self, job: Job[T]) -> Outcome[T]:
         """Call the handler. Whatever it raises, even SystemExit, becomes an outcome; cancelling this is our own cancel."""
         if self.is_batch:
             [outcome] = await self.run_batch([job])
             return outcome
+        if self.is_async and self._alone is not None:  # the shortest way, for the usual handler
+            try:
+                return self._returned(job, await self._alone(job), None)
+            except BaseException as raised:  # noqa: BLE001  # as in `_ending`
+                return self._raised((job,), raised, None)[0]
         left: Left = []
         value, error = await self._called(job, (job,), left)
         running = _still_running(left)
         if error is None:
             return self._returned(job, value, running)
         return self._raised((job,), error, running)[0]
+
+    def begin(self, job: Job[T], context: contextvars.Context, ended: Callable[[Outcome[T]], None]) -> None:
+        """Call the handler in a thread if it `needs_no_task`, and `ended` in the event loop. Otherwise like `run`."""
+        assert self._alone is not None  # noqa: S101  # else it needs a task
+        self._threads.begin(context, _InThread(self, job, ended).landed, self._alone, job)
 
     async def run_batch(self, jobs: Sequence[Job[T]]) -> list[Outcome[T]]:
         """Call a batch handler once for all `jobs`, at least one; an outcome per job, in order. Otherwise like `run`."""
@@ -190,6 +204,8 @@ class Dispatcher(Generic[T]):
     # What its end means
 
     def _returned(self, job: Job[T], value: Any, running: asyncio.Future[Any] | None) -> Outcome[T]:
+        if value is None:
+            return Outcome(job, End.DONE, still_running=running)
         try:
             return Outcome(job, End.DONE, encode_result(value), still_running=running)
         except BaseException as error:  # noqa: BLE001  # values are the user's objects
@@ -228,6 +244,26 @@ class Dispatcher(Generic[T]):
     def _about(self, jobs: Sequence[Job[T]]) -> dict[str, Any]:
         """What a line of the log says of a job, or of a batch: how many, and the first."""
         return {"stream": self._stream, "jobs": len(jobs) if len(jobs) > 1 else None, **log.about(jobs[0])}
+
+
+class _InThread(msgspec.Struct, Generic[T], gc=False, eq=False):
+    """A call for which no task waits."""
+
+    dispatcher: Dispatcher[T]
+    job: Job[T]
+    ended: Callable[[Outcome[T]], None]
+
+    def landed(self, value: Any, error: BaseException | None) -> None:
+        """The thread is through with it."""
+        dispatcher, job = self.dispatcher, self.job
+        if error is None:
+            self.ended(dispatcher._returned(job, value, None))  # noqa: SLF001  # its other half
+            return
+        [outcome] = dispatcher._raised((job,), error, None)  # noqa: SLF001
+        if isinstance(error, NoThreadError):
+            asyncio.get_running_loop().call_later(REST_S, self.ended, outcome)
+        else:
+            self.ended(outcome)
 
 
 def _by_subject(handler: Callable[..., Any], *, batch: bool) -> Callable[[Any], Any]:

@@ -49,7 +49,7 @@ class Standing(Enum):
         return cls.LAST if deliveries >= max_deliveries - 1 else cls.SUSPECT
 
 
-class Ticket(msgspec.Struct, eq=False):
+class Ticket(msgspec.Struct, eq=False, gc=False):
     """A job in hand that has not started.
 
     Attributes:
@@ -65,22 +65,18 @@ class Ticket(msgspec.Struct, eq=False):
     since: float
 
 
-class Call(msgspec.Struct, eq=False):
+class Call(msgspec.Struct, eq=False, gc=False):
     """Jobs whose handler is called with all of them at once; mostly it is one. Takes one slot until it has ended.
 
     Attributes:
         stream: Place of their stream.
         tickets: The jobs; never empty.
+        is_plain: Whether it is of one job that was read, and is ours as far as we know: nothing else needs a look.
     """
 
     stream: int
     tickets: list[Ticket]
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is of one job that was read, and is ours as far as we know: nothing else needs a look."""
-        ticket = self.tickets[0]
-        return len(self.tickets) == 1 and ticket.standing is Standing.NEW and not ticket.job.lease_lost
+    is_plain: bool = False
 
     @property
     def uncounted(self) -> list[Ticket]:
@@ -202,15 +198,12 @@ class Lane:
     def start(self, now: float) -> Iterator[Call]:
         """Take out what may start now, suspects one at a time: see `begun`. Each call counts as running until `ended`."""
         while not self.is_closed and self._beginning is None and len(self._running) < self.slots:
-            if self._may_start_suspect():
-                ticket = self._suspects.pop(0)
-                self._beginning = call = Call(ticket.stream, [ticket])
-                self._suspects_running[call] = _Suspect(now, self._lane_of(ticket))
-            elif self.last is not None or self._is_exclusive(now):
-                return
-            elif (next_one := self._next_new(now)) is not None:
-                call = next_one
-            else:
+            call = self._next_suspect(now) if self._suspects else None
+            if call is None:
+                if self.last is not None or self._is_exclusive(now):
+                    return
+                call = self._next_new(now)
+            if call is None:
                 return
             self._running.add(call)
             yield call
@@ -223,14 +216,26 @@ class Lane:
         self._running.add(call)
         return call
 
+    def _next_suspect(self, now: float) -> Call | None:
+        if not self._may_start_suspect():
+            return None
+        ticket = self._suspects.pop(0)
+        self._beginning = call = Call(ticket.stream, [ticket])
+        self._suspects_running[call] = _Suspect(now, self._lane_of(ticket))
+        return call
+
     def _next_new(self, now: float) -> Call | None:
         for stream in self.turns.order():
             queue, line = self._new[stream], self._lines[stream]
-            if not queue or (line.batch > len(queue) and now < queue[0].since + line.batch_wait_s):
+            if not queue:
                 continue
-            tickets = (
-                [queue.popleft()] if line.batch == 1 else [queue.popleft() for _ in range(min(line.batch, len(queue)))]
-            )
+            if line.batch == 1:
+                ticket = queue.popleft()
+                self.turns.started(stream)
+                return Call(stream, [ticket], ticket.standing is Standing.NEW and not ticket.job.lease_lost)
+            if line.batch > len(queue) and now < queue[0].since + line.batch_wait_s:
+                continue
+            tickets = [queue.popleft() for _ in range(min(line.batch, len(queue)))]
             self.turns.started(stream, len(tickets))
             return Call(stream, tickets)
         return None
@@ -260,9 +265,10 @@ class Lane:
 
     def ended(self, call: Call, *, passed: bool = True) -> None:
         """A call is over: with `passed` its handler ended without killing the process."""
-        self.begun(call)
+        if self._beginning is call:
+            self._beginning = None
         self._running.discard(call)
-        if self._suspects_running.pop(call, None) is not None and passed:
+        if self._suspects_running and self._suspects_running.pop(call, None) is not None and passed:
             self._passed += 1
             if self._passed >= self.width:
                 self.width, self._passed = min(self.width * 2, self.slots), 0

@@ -63,7 +63,7 @@ class LastChance:
         assert call is not None  # noqa: S101  # it is there, and nobody else takes it out
         await self._runner.count_and_begin(feed, [call])
         while entry_id in feed.running:
-            await asyncio.wait([feed.running[entry_id]])
+            await asyncio.wait(feed.tasks)  # of this one call
         await feed.settler.tried()
 
     async def _until_alone(self, entry_id: str) -> bool:

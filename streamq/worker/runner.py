@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -60,13 +61,20 @@ class Feed:
     fetcher: Fetcher
     settler: Settler[Any]
     beat: Heartbeat
-    running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """Entry ID -> the call that handles it."""
+    came_back: Callable[[Outcome[Any]], None]
+    """Told the end of a call that needs no task."""
+    running: dict[str, asyncio.Task[None] | Call] = field(default_factory=dict)
+    """Entry ID -> the task of the call that handles it, or the call itself if it needs none."""
 
     @property
     def name(self) -> str:
         """Of the stream."""
         return self.source.spec.keys.name
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Of calls that run."""
+        return [task for task in self.running.values() if isinstance(task, asyncio.Task)]
 
 
 class Runner:
@@ -128,7 +136,7 @@ class Runner:
     def _feed(self, place: int, source: Source, block_ms: int) -> Feed:
         driver = source.settings.asynchronous()
         fetcher = Fetcher(place, source.spec, driver, self, block_ms=block_ms)
-        settler = Settler(source.spec, self.consumer, driver, lambda settlements: self._settled(place, settlements))
+        settler = Settler(source.spec, self.consumer, driver, lambda settlement: self._settled(place, settlement))
         beat = Heartbeat(
             source.spec,
             self.consumer,
@@ -136,7 +144,7 @@ class Runner:
             held=lambda: self._renewable(place),
             lost=lambda held, fence: self._found_lost(place, held, fence),
         )
-        return Feed(source, driver, fetcher, settler, beat)
+        return Feed(source, driver, fetcher, settler, beat, partial(self._came_back, place))
 
     async def run(self) -> None:
         """Work until `stopping` is set, then end in good order; cancelled, end at once."""
@@ -158,8 +166,9 @@ class Runner:
             finally:
                 await self._end_beats()
         finally:
-            running = [task for feed in self.feeds for task in feed.running.values()]
+            running = [task for feed in self.feeds for task in feed.tasks]
             await roles.cancelled([*working, *settling, *running])
+            self._forget_threads()
             if is_stopped:
                 roles.note_failures(working)
             for feed in self.feeds:
@@ -206,7 +215,7 @@ class Runner:
         begun_at = self._now()
         for call in self.lane.start(begun_at):
             if call.is_plain:
-                self._begin(call)
+                self._begin_plain(call)
             elif self._keep_only(call, [ticket for ticket in call.tickets if not ticket.job.lease_lost]):
                 if call.uncounted:
                     to_count.setdefault(call.stream, []).append(call)
@@ -256,6 +265,40 @@ class Runner:
                 self._begin(call)
                 self._loop.call_later(FIRST_STEPS_S / self.lane.width, self._begun, call)
 
+    def _begin_plain(self, call: Call) -> None:
+        feed = self.feeds[call.stream]
+        if not feed.source.dispatcher.needs_no_task:
+            self._begin(call)
+            return
+        job = call.tickets[0].job
+        feed.fetcher.hand.begin((job,))
+        feed.running[job.entry_id] = call
+        context = contextvars.copy_context()
+        if self._is_told:
+            context.run(self._hooks.tell, "started", job)
+        feed.source.dispatcher.begin(job, context, feed.came_back)
+
+    def _came_back(self, place: int, outcome: Outcome[Any]) -> None:
+        """The end of a call without a task."""
+        feed = self.feeds[place]
+        call = feed.running.pop(outcome.job.entry_id, None)
+        if not isinstance(call, Call):
+            return  # the worker has stopped without it
+        if self._is_told:
+            self._hooks.tell("ended", outcome.job)
+        feed.settler.put(outcome)
+        self.lane.ended(call)
+        self.changed()
+
+    def _forget_threads(self) -> None:
+        """The worker stops. Handlers that are still at work in threads end for nobody: their leases bring the jobs back."""
+        for feed in self.feeds:
+            for entry_id, call in list(feed.running.items()):
+                if isinstance(call, Call):
+                    del feed.running[entry_id]
+                    if self._is_told:
+                        self._hooks.tell("ended", call.tickets[0].job)
+
     def _begin(self, call: Call) -> None:
         jobs = [ticket.job for ticket in call.tickets]
         self.feeds[call.stream].fetcher.hand.begin(jobs)  # first: the handler may begin, and end the process, at once
@@ -302,13 +345,14 @@ class Runner:
             self.lane.ended(call)
             self.changed()
 
-    def _settled(self, place: int, settlements: Sequence[Settlement[Any]]) -> None:
+    def _settled(self, place: int, settlement: Settlement[Any]) -> None:
         hand = self.feeds[place].fetcher.hand
-        hand.drop(*[settlement.outcome.job.entry_id for settlement in settlements])
-        hand.gave_back(s.outcome.job.entry_id for s in settlements if s.fate is Fate.RELEASED)
+        entry_ids = [outcome.job.entry_id for outcome in settlement.outcomes]
+        hand.drop(*entry_ids)
+        if settlement.fate is Fate.RELEASED:
+            hand.gave_back(entry_ids)
         if self._is_told:
-            for settlement in settlements:
-                tell(self._hooks, settlement)
+            tell(self._hooks, settlement)
         self.changed()
 
     # How it is
@@ -407,7 +451,11 @@ class Runner:
         """Cancel a call whose leases are all lost. A thread cannot be cancelled: it is told, and keeps its slot."""
         task = feed.running.get(entry_id)
         jobs = [feed.fetcher.hand.held.get(i) for i, other in feed.running.items() if other is task]
-        if task is not None and feed.source.dispatcher.is_async and all(job is None or job.lease_lost for job in jobs):
+        if (
+            isinstance(task, asyncio.Task)
+            and feed.source.dispatcher.is_async
+            and all(job is None or job.lease_lost for job in jobs)
+        ):
             self._loop.call_soon(task.cancel)  # not before its first step, which would leave it to no `finally`
 
     # The end
@@ -440,14 +488,11 @@ class Runner:
             log.event(_log, logging.ERROR, "jobs are left to their leases", stream=feed.name, jobs=left)
 
     async def _drained(self, deadline: float) -> None:
-        def running(*, only_async: bool = False) -> list[asyncio.Task[None]]:
-            feeds = [feed for feed in self.feeds if feed.source.dispatcher.is_async or not only_async]
-            return [task for feed in feeds for task in feed.running.values()]
-
-        while (tasks := running()) and self._now() < deadline:
-            await asyncio.wait(tasks, timeout=deadline - self._now())
+        while any(feed.running for feed in self.feeds) and self._now() < deadline:
+            self._change.clear()
+            await roles.until_any(self._change, limit_s=deadline - self._now())
         # Cancelled and released. A thread cannot be stopped, so its job is left to its lease: it may still be at work.
-        await roles.cancelled(running(only_async=True))
+        await roles.cancelled([task for feed in self.feeds if feed.source.dispatcher.is_async for task in feed.tasks])
 
     async def _end_beats(self) -> None:
         for feed in self.feeds:

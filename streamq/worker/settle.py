@@ -43,10 +43,10 @@ class Fate(Enum):
     """Its lease was lost: the outcome was dropped."""
 
 
-class Settlement(msgspec.Struct, Generic[T], frozen=True):
-    """An outcome that is over."""
+class Settlement(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """Outcomes that are over, all in the same way."""
 
-    outcome: Outcome[T]
+    outcomes: Sequence[Outcome[T]]
     fate: Fate
     error: str = ""
     """Of what was retried or is dead."""
@@ -65,7 +65,7 @@ class Settler(Generic[T]):
     """
 
     def __init__(
-        self, spec: Spec[T], consumer: str, driver: AsyncDriver, settled: Callable[[Sequence[Settlement[T]]], None]
+        self, spec: Spec[T], consumer: str, driver: AsyncDriver, settled: Callable[[Settlement[T]], None]
     ) -> None:
         self._spec = spec
         self._consumer = consumer
@@ -87,9 +87,10 @@ class Settler(Generic[T]):
     def put(self, outcome: Outcome[T]) -> None:
         """Settle `outcome` soon."""
         self._new.append(outcome)
-        self._tried.clear()
-        self._empty.clear()
-        self._wake.set()
+        if len(self._new) == 1:  # else all of this is done
+            self._tried.clear()
+            self._empty.clear()
+            self._wake.set()
 
     async def tried(self) -> None:
         """Wait until every outcome was settled, or refused at least once."""
@@ -164,10 +165,14 @@ class Settler(Generic[T]):
         except StreamqError as error:
             self._report(error, batch)
             return batch
-        self._over([Settlement(o, Fate.SUCCEEDED) for o in batch if found[o.job.entry_id] is Fence.MINE])
-        for outcome in batch:
-            if (fence := found[outcome.job.entry_id]) is not Fence.MINE:
-                self._lost(outcome, gone=fence is Fence.GONE)
+        mine = batch
+        if not all(fence is Fence.MINE for fence in found.values()):
+            mine = [o for o in batch if found[o.job.entry_id] is Fence.MINE]
+            for outcome in batch:
+                if (fence := found[outcome.job.entry_id]) is not Fence.MINE:
+                    self._lost(outcome, gone=fence is Fence.GONE)
+        if mine:
+            self._over(Settlement(mine, Fate.SUCCEEDED))
         return []
 
     async def _commit(self, batch: list[Outcome[T]]) -> list[Outcome[T]]:
@@ -179,7 +184,7 @@ class Settler(Generic[T]):
         left = []
         for outcome, answer in zip(batch, answers, strict=True):
             if answer is None:
-                self._over([Settlement(outcome, Fate.SUCCEEDED)])
+                self._over(Settlement([outcome], Fate.SUCCEEDED))
             elif isinstance(answer, LeaseLostError):
                 self._lost(outcome, gone=answer.gone)
             elif not isinstance(answer, EffectError):
@@ -198,16 +203,16 @@ class Settler(Generic[T]):
                 chance = random.random()  # noqa: S311  # jitter
                 delay_ms = flows.delay_ms(self._spec, job, outcome.delay_ms, chance)
                 reason = yield from flows.retry(self._spec, job, error, delay_ms)
-                return Settlement(outcome, Fate.DEAD if reason else Fate.RETRIED, error, reason)
+                return Settlement([outcome], Fate.DEAD if reason else Fate.RETRIED, error, reason)
             case End.REJECTED:
                 yield from flows.bury(self._spec, job, "rejected", error, attempts=job.attempt)
-                return Settlement(outcome, Fate.DEAD, error, "rejected")
+                return Settlement([outcome], Fate.DEAD, error, "rejected")
             case End.RELEASED:  # by the handler itself: it would come back at once, and turn in a circle
                 yield from verbs.release(self._spec, [job], wait_ms=min(self._spec.options.lease_ms, NOT_NOW_MS))
-                return Settlement(outcome, Fate.RELEASED)
+                return Settlement([outcome], Fate.RELEASED)
             case _:
                 yield from verbs.release(self._spec, [job])
-                return Settlement(outcome, Fate.RELEASED)
+                return Settlement([outcome], Fate.RELEASED)
 
     async def _one(self, outcome: Outcome[T]) -> bool:
         """Settle one outcome; False if it must be tried again."""
@@ -219,37 +224,37 @@ class Settler(Generic[T]):
             self._report(error, [outcome])
             return False
         else:
-            self._over([settlement])
+            self._over(settlement)
         return True
 
     def _lost(self, outcome: Outcome[T], *, gone: bool) -> None:
         job = outcome.job
         if gone and job.entry_id in self._sent:
-            self._over([self._as_sent(outcome)])
+            self._over(self._as_sent(outcome))
             return
         how = "is not pending any more" if gone else "belongs to another delivery"
         message = f"job {how}, its outcome was dropped"
         log.event(_log, logging.WARNING, message, stream=self._spec.keys.name, **log.about(job))
-        self._over([Settlement(outcome, Fate.LOST)])
+        self._over(Settlement([outcome], Fate.LOST))
 
     def _as_sent(self, outcome: Outcome[T]) -> Settlement[T]:
         """What was sent, and is not pending any more, has been done, as far as anybody can tell: only its reply was lost."""
         match outcome.end:
             case End.DONE:
-                return Settlement(outcome, Fate.SUCCEEDED)
+                return Settlement([outcome], Fate.SUCCEEDED)
             case End.REJECTED:
-                return Settlement(outcome, Fate.DEAD, outcome.error, "rejected")
+                return Settlement([outcome], Fate.DEAD, outcome.error, "rejected")
             case End.FAILED if flows.policy(self._spec, outcome.job).exhausted(outcome.job.attempt):
-                return Settlement(outcome, Fate.DEAD, outcome.error, "attempts")
+                return Settlement([outcome], Fate.DEAD, outcome.error, "attempts")
             case End.FAILED:
-                return Settlement(outcome, Fate.RETRIED, outcome.error)
+                return Settlement([outcome], Fate.RETRIED, outcome.error)
             case _:
-                return Settlement(outcome, Fate.LOST)
+                return Settlement([outcome], Fate.LOST)
 
-    def _over(self, settlements: Sequence[Settlement[T]]) -> None:
+    def _over(self, settlement: Settlement[T]) -> None:
         if self._sent:
-            self._sent.difference_update(settlement.outcome.job.entry_id for settlement in settlements)
-        self._settled(settlements)
+            self._sent.difference_update(outcome.job.entry_id for outcome in settlement.outcomes)
+        self._settled(settlement)
 
     def _report(self, error: Exception, batch: list[Outcome[T]]) -> None:
         if isinstance(error, ConnectionLostError):
@@ -268,31 +273,32 @@ class Settler(Generic[T]):
 
 
 def tell(hooks: HookList, settlement: Settlement[Any]) -> None:
-    """Tell `hooks` what has become of a job."""
-    job = settlement.outcome.job
-    match settlement.fate:
-        case Fate.SUCCEEDED:
-            hooks.tell("succeeded", job)
-        case Fate.RETRIED:
-            hooks.tell("retried", job, settlement.error)
-        case Fate.DEAD:
-            assert settlement.reason is not None  # noqa: S101  # what is dead has one
-            hooks.tell(
-                "dead_lettered",
-                Buried(
-                    stream=job.stream,
-                    group=job.group,
-                    entry_id=job.entry_id,
-                    job_id=job.id,
-                    reason=settlement.reason,
-                    error=settlement.error,
-                    job=job,
-                ),
-            )
-        case Fate.RELEASED:
-            hooks.tell("released", job)
-        case Fate.LOST:
-            hooks.tell("lease_lost", job)
+    """Tell `hooks` what has become of jobs."""
+    for outcome in settlement.outcomes:
+        job = outcome.job
+        match settlement.fate:
+            case Fate.SUCCEEDED:
+                hooks.tell("succeeded", job)
+            case Fate.RETRIED:
+                hooks.tell("retried", job, settlement.error)
+            case Fate.DEAD:
+                assert settlement.reason is not None  # noqa: S101  # what is dead has one
+                hooks.tell(
+                    "dead_lettered",
+                    Buried(
+                        stream=job.stream,
+                        group=job.group,
+                        entry_id=job.entry_id,
+                        job_id=job.id,
+                        reason=settlement.reason,
+                        error=settlement.error,
+                        job=job,
+                    ),
+                )
+            case Fate.RELEASED:
+                hooks.tell("released", job)
+            case Fate.LOST:
+                hooks.tell("lease_lost", job)
 
 
 def _now() -> float:

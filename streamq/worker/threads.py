@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import queue
@@ -10,7 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
 
 SPREAD_S = 0.002
 """How long calls wait behind each other before more threads join in."""
@@ -19,7 +22,7 @@ _log = logging.getLogger("streamq.worker")
 
 
 class NoThreadError(Exception):
-    """The system gives no thread, so nothing was called."""
+    """All threads are busy and the system gives no other, so nothing was called."""
 
 
 class _Wake(Enum):
@@ -29,8 +32,12 @@ class _Wake(Enum):
     END = auto()
 
 
+Landed: TypeAlias = Callable[[Any, BaseException | None], None]
+"""Called in the event loop with what a call returned, and what it raised."""
+
+
 class ThreadCall(NamedTuple):
-    """A call in a thread.
+    """A call in a thread that somebody awaits.
 
     Attributes:
         answer: What it returned and what it raised: never raised by the future itself, which cannot carry every exception.
@@ -48,6 +55,12 @@ class ThreadCall(NamedTuple):
             raise error
         return value
 
+    def _land(self, value: Any, error: BaseException | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+        if not self.answer.done():  # else cancelled meanwhile: nobody waits any more
+            self.answer.set_result((value, error))
+
 
 class Threads:
     """A pool of daemon threads. Unlike an executor's they do not hold up the interpreter's exit when a handler hangs.
@@ -56,7 +69,7 @@ class Threads:
 
     Calls that come together are given to one thread, which makes one after the other: most handlers are so short that a
     thread each would only hand the interpreter's lock to and fro. While calls wait for longer, twice as many threads join
-    in every `SPREAD_S`.
+    in every `SPREAD_S`, and what has ended meanwhile is brought back.
 
     Args:
         limit: Most threads. One is started when it is needed, and stays.
@@ -64,63 +77,76 @@ class Threads:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._work: deque[Callable[[], None]] = deque()
+        self._work: deque[_Work] = deque()
         self._wakes: queue.SimpleQueue[_Wake] = queue.SimpleQueue()
         """Each is for one thread."""
         self._started = 0
         self._landing: _Landing | None = None
-        self._is_spreading = False
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> ThreadCall:
-        """Call `function` in a thread, with the context variables as they are now. For the event loop's thread only.
+        """Call `function` in a thread, for somebody who awaits it; see `begin`."""
+        loop = asyncio.get_running_loop()
+        call = ThreadCall(loop.create_future(), loop.create_future())
+        self.begin(contextvars.copy_context(), call._land, function, *arguments)  # noqa: SLF001  # its other half
+        return call
 
-        Raises:
-            NoThreadError: None is idle, and none could be started.
+    def begin(
+        self, context: contextvars.Context, landed: Landed, function: Callable[..., Any], *arguments: Any
+    ) -> None:
+        """Call `function` in a thread, with the variables of `context`. For the event loop's thread only.
+
+        Args:
+            context: One that nothing else runs in.
+            landed: Called in the event loop when the thread is through; with a `NoThreadError` if `function` was not
+                called, since all threads are busy and the system gives no other.
+            function: What to call.
+            *arguments: What with.
         """
         loop = asyncio.get_running_loop()
         if self._landing is None or self._landing.loop is not loop:
             self._landing = _Landing(loop)
-            self._is_spreading = False
         landing = self._landing
-        call = ThreadCall(loop.create_future(), loop.create_future())
-        context = contextvars.copy_context()
-
-        def work() -> None:
-            try:
-                value = context.run(function, *arguments)
-            except BaseException as error:  # noqa: BLE001  # handed to whoever awaits
-                landing.put(call, None, error)
-            else:
-                landing.put(call, value, None)
-
-        if landing.under_way >= self._started < self._limit:
-            self._start_one()
-        landing.under_way += 1
         is_first = not self._work
-        self._work.append(work)
+        landing.under_way += 1
+        self._work.append(_Work(landing, landed, context, function, arguments))
         if is_first:  # whoever is at work may be so for long
-            self._wakes.put(_Wake.WORK)
-        if not self._is_spreading:
-            self._is_spreading = True
-            loop.call_later(SPREAD_S, self._spread, loop, 2)
-        return call
+            self._send(landing, 1)
+        if not landing.is_looked_after:
+            landing.is_looked_after = True
+            loop.call_later(SPREAD_S, self._spread, landing, 2)
 
-    def _spread(self, loop: asyncio.AbstractEventLoop, threads: int) -> None:
-        """Send so many threads to the work that waits, if any does, and look again soon."""
+    def _spread(self, landing: _Landing, threads: int) -> None:
+        """Bring back what has ended, send so many threads to the work that waits, if any does, and look again soon."""
+        landing.is_looked_after = False  # first: what ends from here on wakes the loop by itself
+        landing.land()
+        if self._work and not landing.is_looked_after:
+            landing.is_looked_after = True
+            self._send(landing, threads)
+            landing.loop.call_later(SPREAD_S, self._spread, landing, 2 * threads)
+
+    def _send(self, landing: _Landing, threads: int) -> None:
+        """Send threads to the work that waits, new ones if those that there are have something to do."""
         waiting = len(self._work)
-        if not waiting:
-            self._is_spreading = False
-            return
-        for _ in range(min(threads, waiting) - self._wakes.qsize()):
+        idle = self._started - (landing.under_way - waiting)
+        threads = min(threads, waiting)
+        for _ in range(threads - self._wakes.qsize()):
             self._wakes.put(_Wake.WORK)
-        loop.call_later(SPREAD_S, self._spread, loop, 2 * threads)
+        try:
+            for _ in range(min(threads - idle, self._limit - self._started)):
+                self._start_one()
+        except RuntimeError as error:  # "can't start new thread": the system's limit
+            if idle <= 0:
+                self._refuse(NoThreadError(str(error)))
+
+    def _refuse(self, error: NoThreadError) -> None:
+        """Nobody has time for what waits."""
+        with contextlib.suppress(IndexError):  # a thread has come free, and takes it
+            while True:
+                work = self._work.popleft()
+                work.landing.put(work.landed, None, error, is_last=True)
 
     def _start_one(self) -> None:
-        name = f"streamq-handler-{self._started + 1}"
-        try:
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
-        except RuntimeError as error:  # "can't start new thread": the system's limit
-            raise NoThreadError(str(error)) from error
+        threading.Thread(target=self._serve, name=f"streamq-handler-{self._started + 1}", daemon=True).start()
         self._started += 1
 
     def close(self) -> None:
@@ -130,43 +156,70 @@ class Threads:
 
     def _serve(self) -> None:
         while self._wakes.get() is _Wake.WORK:
-            while True:
-                try:
-                    work = self._work.popleft()
-                except IndexError:
-                    break
-                work()
-                del work  # an idle thread keeps no job alive
+            while self._work_on():
+                pass
+
+    def _work_on(self) -> bool:
+        """Make the next call; False if there is none. In a function of its own, so that an idle thread keeps no job alive."""
+        try:
+            work = self._work.popleft()
+        except IndexError:
+            return False
+        try:
+            value = work.context.run(work.function, *work.arguments)
+        except BaseException as error:  # noqa: BLE001  # handed to whoever waits
+            work.landing.put(work.landed, None, error, is_last=not self._work)
+        else:
+            work.landing.put(work.landed, value, None, is_last=not self._work)
+        return True
 
 
 class _Landing:
-    """Brings ended calls back into their event loop: those that end together wake it once, not once each."""
+    """Brings ended calls back into their event loop: those that end together wake it once, not once each.
+
+    A thread that goes on with the next call need not wake the loop if that is going to look by itself: each wake would take
+    the interpreter's lock from it.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.under_way = 0
         """Calls that have not ended, as far as the event loop knows."""
-        self._ended: deque[tuple[ThreadCall, Any, BaseException | None]] = deque()
+        self.is_looked_after = False
+        """Whether the loop looks within `SPREAD_S` what has ended."""
+        self._ended: deque[tuple[Landed, Any, BaseException | None]] = deque()
         self._waking = False
 
-    def put(self, call: ThreadCall, value: Any, error: BaseException | None) -> None:
+    def put(self, landed: Landed, value: Any, error: BaseException | None, *, is_last: bool) -> None:
         """Called in the thread."""
-        self._ended.append((call, value, error))
-        if self._waking:
-            return  # what is under way clears the mark before it looks, so it finds this call too
+        self._ended.append((landed, value, error))
+        # Whoever looks takes the mark away before it does, so it finds this call too.
+        if self._waking or (self.is_looked_after and not is_last):
+            return
         self._waking = True
         try:
-            self.loop.call_soon_threadsafe(self._land)
+            self.loop.call_soon_threadsafe(self.land)
         except RuntimeError:
             self._waking = False
             _log.warning("a handler ended after its worker had stopped; its job will be run again")
 
-    def _land(self) -> None:
+    def land(self) -> None:
+        """Tell what has ended."""
         self._waking = False
         while self._ended:
-            call, value, error = self._ended.popleft()
+            landed, value, error = self._ended.popleft()
             self.under_way -= 1
-            if not call.ended.done():
-                call.ended.set_result(None)
-            if not call.answer.done():  # else cancelled meanwhile: nobody waits any more
-                call.answer.set_result((value, error))
+            try:
+                landed(value, error)
+            except Exception:  # noqa: BLE001  # by a mistake of ours: the others must come back all the same
+                _log.exception("the end of a handler's call was not understood")
+
+
+class _Work(msgspec.Struct, gc=False, eq=False):
+    """A call that waits for a thread."""
+
+    landing: _Landing
+    landed: Landed
+    context: contextvars.Context
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]

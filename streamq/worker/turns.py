@@ -8,6 +8,9 @@ been idle is no credit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+_ONLY: Final = (0,)
 
 
 class Turns:
@@ -21,17 +24,18 @@ class Turns:
         self._weights = list(weights)
         self._passes = [0.0] * len(self._weights)
         self._busy: set[int] = set()
-        self._only = [0]
+        self._others = len(self._weights) > 1
 
-    def order(self) -> list[int]:
+    def order(self) -> Sequence[int]:
         """The streams, whose turn is first at the front."""
-        if len(self._passes) == 1:
-            return self._only
+        if not self._others:
+            return _ONLY
         return sorted(range(len(self._passes)), key=self._passes.__getitem__)
 
     def started(self, stream: int, jobs: int = 1) -> None:
         """`stream` has started jobs."""
-        self._passes[stream] += jobs / self._weights[stream]
+        if self._others:
+            self._passes[stream] += jobs / self._weights[stream]
 
     def found(self, stream: int, *, more: bool) -> None:
         """`stream` has been read: is there `more` than what was asked for?"""

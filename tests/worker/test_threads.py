@@ -87,7 +87,7 @@ def test_where_the_system_gives_no_thread_nothing_is_called(monkeypatch):
             go = threading.Event()
             busy = threads.call(go.wait, 5)  # by the one that is there
             with pytest.raises(NoThreadError, match="can't start"):
-                threads.call(lambda: 2)
+                await threads.call(lambda: 2).value()
             go.set()
             assert await busy.value()
             await asyncio.sleep(0.2)
