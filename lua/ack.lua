@@ -13,8 +13,9 @@
 -- ARGV[7]  last entry ID
 -- ARGV[8]  all n entry IDs, none twice, joined by blanks: one argument is cheaper to send and to take than n. Ascending;
 --            in another order the answers are the same, but found one by one
--- ARGV[9..]  for each entry that is more than a plain first delivery, five values: its place among the IDs, delivery
---            count, kind (generated or chosen), job ID or '' (nothing to remember), result
+-- ARGV[9]  for each entry that is more than a plain first delivery, three words: its place among the IDs, delivery count,
+--            kind (generated or chosen); all joined by blanks. Not given if there is none
+-- ARGV[10..]  for each of these two values: job ID or '' (nothing to remember), result
 --
 -- Returns  per entry  1   acknowledged
 --                     0   not pending any more; nothing was written for it
@@ -58,16 +59,20 @@ local function fence_batch(first, last, joined, counts)
   return all, codes, mine
 end
 
-local counts, notes = {}, {}
-for at = 9, #ARGV, 5 do
-  local place = tonumber(ARGV[at])
-  counts[place] = tonumber(ARGV[at + 1])
-  if ARGV[at + 3] ~= '' then
-    notes[#notes + 1] = { place = place, kind = ARGV[at + 2], job_id = ARGV[at + 3], result = ARGV[at + 4] }
+-- What is to be remembered, one place a note in each.
+local counts, places, kinds, remembered, results = {}, {}, {}, {}, {}
+local at = 10
+for place, count, kind in string.gmatch(ARGV[9] or '', '(%d+) (%d+) (%a+)') do
+  place = tonumber(place)
+  if count ~= '1' then counts[place] = tonumber(count) end
+  if ARGV[at] ~= '' then
+    local i = #places + 1
+    places[i], kinds[i], remembered[i], results[i] = place, kind, ARGV[at], ARGV[at + 1]
   end
+  at = at + 2
 end
 
-if #notes > 0 then
+if #places > 0 then
   local wrong = check_slices(ids) or check_slices(done)
   if wrong then return wrong end
 end
@@ -76,21 +81,20 @@ local entry_ids, codes, mine = fence_batch(ARGV[6], ARGV[7], ARGV[8], counts)
 if #mine == 0 then return codes end
 
 redis.call('XACK', stream, group, unpack(mine))
-local others = (retention == 'delete' or #notes > 0) and other_groups(stream, group)
+local others = (retention == 'delete' or #places > 0) and other_groups(stream, group)
 if retention == 'delete' then delete_settled(stream, others, mine) end
 redis.pcall('HINCRBY', meta, 'done:' .. group, #mine)
-if #notes == 0 then return codes end
+if #places == 0 then return codes end
 
 local done_fields, done_pairs, job_ids, their_entries = {}, {}, {}, {}
-for _, note in ipairs(notes) do
-  if codes[note.place] == MINE then
-    local field = group .. '/' .. note.job_id
-    done_fields[#done_fields + 1] = field
-    done_pairs[#done_pairs + 1] = field
-    done_pairs[#done_pairs + 1] = 'done ' .. note.result
-    if note.kind == 'chosen' then
-      job_ids[#job_ids + 1] = note.job_id
-      their_entries[#their_entries + 1] = entry_ids[note.place]
+for i, place in ipairs(places) do
+  if codes[place] == MINE then
+    local n, field = #done_fields + 1, group .. '/' .. remembered[i]
+    done_fields[n] = field
+    done_pairs[2 * n - 1], done_pairs[2 * n] = field, 'done ' .. results[i]
+    if kinds[i] == 'chosen' then
+      job_ids[#job_ids + 1] = remembered[i]
+      their_entries[#job_ids] = entry_ids[place]
     end
   end
 end

@@ -5,13 +5,15 @@
 -- ARGV[1]  group
 -- ARGV[2]  consumer
 -- ARGV[3]  slice length in ms
--- ARGV[4..]  entry ID, delivery count, job ID; entry ID, delivery count, job ID ...
+-- ARGV[4]  n entry IDs, none twice, joined by blanks; fast if they ascend
+-- ARGV[5]  their n delivery counts, joined by blanks; '' if each is 1
+-- ARGV[6..]  their n job IDs
 --
--- Returns  per delivery  { 1 }            run it
---                        { 2, result }    the ID is done: acknowledge this entry unrun
---                        { 3, entry ID }  that entry, still pending in this group, runs the ID: release this one
---                        { 0 }            not pending any more; nothing was written
---                        { -1 }           another consumer's, or a later delivery; nothing was written
+-- Returns  per delivery   1  run it
+--                         2  the ID is done: acknowledge this entry unrun
+--                         3  another entry, still pending in this group, runs the ID: release this one
+--                         0  not pending any more; nothing was written
+--                        -1  another consumer's, or a later delivery; nothing was written
 --          error WRONGTYPE  a slice of T:done is no hash; nothing was written
 --
 -- Atomic because of two entries with one ID only one may run. The record is bound to an entry, not to a worker: whoever
@@ -28,11 +30,12 @@ local wrong = check_slices(done)
 if wrong then return wrong end
 
 local entry_ids, counts, fields = {}, {}, {}
-for at = 4, #ARGV, 3 do
-  entry_ids[#entry_ids + 1] = ARGV[at]
-  counts[#counts + 1] = tonumber(ARGV[at + 1])
-  fields[#fields + 1] = group .. '/' .. ARGV[at + 2]
+for id in string.gmatch(ARGV[4], '[^ ]+') do
+  local i = #entry_ids + 1
+  entry_ids[i] = id
+  fields[i] = group .. '/' .. ARGV[5 + i]
 end
+for count in string.gmatch(ARGV[5], '%d+') do counts[#counts + 1] = tonumber(count) end
 local n = #entry_ids
 local now = server_ms()
 local records = find_records(done, now, fields)
@@ -41,22 +44,22 @@ local held = counts_of(rows_between(stream, group, consumer, n, entry_ids[1], en
 local answers, running, pairs_ = {}, {}, {}
 for i, field in ipairs(fields) do
   local entry_id = entry_ids[i]
-  local code = fence_held(held, stream, group, consumer, entry_id, counts[i])
-  local answer = { code }
+  local code = fence_held(held, stream, group, consumer, entry_id, counts[i] or 1)
   if code == MINE then
-    local word, value = string.match(records[field] or '', '^(%a+) (.*)$')
+    local word, value
+    if records[field] then word, value = string.match(records[field], '^(%a+) (.*)$') end
     if word == 'done' then
-      answer = { 2, value }
+      code = 2
     elseif word == 'running' and value ~= entry_id and pending_rows(stream, group, value, value, 1)[1] then
-      answer = { 3, value }
+      code = 3
     else
-      records[field] = 'running ' .. entry_id -- for a later entry of this batch with the same ID
+      local record = 'running ' .. entry_id
+      records[field] = record -- for a later entry of this batch with the same ID
       running[#running + 1] = field
-      pairs_[#pairs_ + 1] = field
-      pairs_[#pairs_ + 1] = records[field]
+      pairs_[2 * #running - 1], pairs_[2 * #running] = field, record
     end
   end
-  answers[i] = answer
+  answers[i] = code
 end
 if #running > 0 then put_records(done, now, slice_ms, running, pairs_) end
 return answers

@@ -121,7 +121,7 @@ class PayloadCodec(Generic[T]):
                 ) from None
             except Exception as error:  # the type's own code (__post_init__) may raise anything
                 raise JobEncodingError(f"payload cannot be decoded again: {type(error).__name__}") from error
-            if not self._same(back, payload):
+            if back != payload and not self._same(back, payload):
                 raise JobEncodingError(
                     f"payload would not come back as it is: {_WOULD_CHANGE[self.codec]}; "
                     "use a type that says what they are"
@@ -129,8 +129,6 @@ class PayloadCodec(Generic[T]):
         return raw
 
     def _same(self, back: T, payload: T) -> bool:
-        if back == payload:
-            return True
         # Types without equality are compared by what they hold. A plain dict has it, and must come back equal.
         if self._untyped:
             return False
@@ -193,6 +191,11 @@ def _tag_path(kind: Any) -> str | None:
     return f"$.{fields.pop()}" if len(fields) == 1 else None
 
 
+_GENERATED, _CHOSEN = JobIdKind.GENERATED, JobIdKind.CHOSEN  # looked up once, not once an entry
+_SIMPLE_ID: Final = re.compile(rb"[!-~]{1,%d}" % ID_BYTES)
+"""Printable ASCII, as most IDs are; others are looked at closely."""
+
+
 class EntryCodec(Generic[T]):
     """Makes the fields of an entry, and a job of the fields.
 
@@ -248,9 +251,13 @@ class EntryCodec(Generic[T]):
         self, entry_id: str, fields: list[bytes], *, deliveries: int, consumer: str
     ) -> Job[T] | Malformed | OtherGroups:
         """The job of an entry, or why there is none."""
+        job_id, kind = entry_id, _GENERATED
         match fields:  # most entries are no more than these, and then nothing else needs a look
             case [b"job", raw]:
                 payload = self.payloads.decode(raw)
+            case [b"job", raw, b"sq:id", chosen] if _SIMPLE_ID.fullmatch(chosen):
+                payload = self.payloads.decode(raw)
+                job_id, kind = chosen.decode(), _CHOSEN
             case [b"job", raw, b"sq:codec", b"json" | b"msgpack" as codec]:
                 payload = self.payloads.decode(raw, codec)
             case _:
@@ -259,12 +266,13 @@ class EntryCodec(Generic[T]):
             return payload
         return Job(
             payload=payload,
-            id=entry_id,
+            id=job_id,
             entry_id=entry_id,
             deliveries=deliveries,
             stream=self._stream,
             group=self._group_name,
             _consumer=consumer,
+            _kind=kind,
         )
 
     def _job(

@@ -44,19 +44,27 @@ class Command(msgspec.Struct, Generic[T_co], frozen=True, eq=False, gc=False):
 
 
 class Script(msgspec.Struct, Generic[T_co], frozen=True, eq=False, gc=False):
-    """One call of ``lua/<name>.lua``. Made by `streamq._scripts` only."""
+    """One call of ``lua/<name>.lua``. Made by `streamq._scripts` only.
+
+    A driver may call `meanwhile` once, while the server works; it must not raise, nor count on being called.
+    """
 
     name: str
     keys: tuple[str, ...]
     argv: tuple[Arg, ...]
     decode: Callable[[Reply], T_co]
+    meanwhile: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(Generic[T_co]):
-    """Several requests in one write. Not atomic: an element may fail by itself, its reply is then a `ServerError`."""
+    """Several requests in one write. Not atomic: an element may fail by itself, its reply is then a `ServerError`.
+
+    `meanwhile` is as in a `Script`; that of an element is never called.
+    """
 
     requests: tuple[Command[T_co] | Script[T_co], ...]
+    meanwhile: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +187,11 @@ def server_ms(*keys: str) -> Command[int]:
         return int(reply[0]) * 1000 + int(reply[1]) // 1000
 
     return Command(("TIME",), keys, decode)
+
+
+def meanwhile_of(request: Request) -> Callable[[], None] | None:
+    """What can be done while the server works on it."""
+    return request.meanwhile if isinstance(request, Script | Pipeline) else None
 
 
 def ignore(reply: Reply) -> None:

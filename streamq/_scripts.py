@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -127,7 +127,9 @@ class NewJob(msgspec.Struct, frozen=True, eq=False, gc=False):
     fields: Sequence[Arg]
 
 
-def add(keys: Keys, options: StreamOptions, *, jobs: Sequence[NewJob]) -> Script[list[tuple[int, str, str]]]:
+def add(
+    keys: Keys, options: StreamOptions, *, jobs: Sequence[NewJob], meanwhile: Callable[[], None] | None = None
+) -> Script[list[tuple[int, str, str]]]:
     """``add.lua``: per job (1 added, 0 known, -1 full; entry ID, or how many are ready; state)."""
 
     def decode(reply: Reply) -> list[tuple[int, str, str]]:
@@ -136,7 +138,7 @@ def add(keys: Keys, options: StreamOptions, *, jobs: Sequence[NewJob]) -> Script
     argv: list[Arg] = [options.slice_ms, options.max_ready or 0]
     for job in jobs:
         argv += (job.job_id or "", len(job.fields), *job.fields)
-    return Script("add", (keys.stream, keys.scheduled, *keys.ids), tuple(argv), decode)
+    return Script("add", (keys.stream, keys.scheduled, *keys.ids), tuple(argv), decode, meanwhile)
 
 
 def cancel(keys: Keys, options: StreamOptions, *, job_id: str, only_scheduled: bool) -> Script[tuple[int, str]]:
@@ -164,12 +166,16 @@ def result(keys: Keys, options: StreamOptions, *, job_id: str) -> Script[tuple[s
 
 def ack(keys: Keys, options: StreamOptions, *, consumer: str, batch: Sequence[Settled]) -> Script[list[Fence]]:
     """``ack.lua``: one answer a delivery. Fast if `batch` ascends by entry ID; it must not name one twice."""
+    heads: list[str] = []
     notes: list[Arg] = []
     chosen = JobIdKind.CHOSEN  # looked up once, not once a delivery
     for place, item in enumerate(batch, 1):
         remembered = item.kind is chosen or item.result
         if item.count != 1 or remembered:
-            notes += (place, item.count, item.kind, item.job_id if remembered else "", item.result)
+            heads.append(f"{place} {item.count} {item.kind}")
+            notes += (item.job_id if remembered else "", item.result)
+    if heads:
+        notes = [" ".join(heads), *notes]
     return Script(
         "ack",
         (keys.stream, keys.meta, *keys.ids, *keys.done),
@@ -250,17 +256,19 @@ def sweep(keys: Keys) -> Script[None]:
 
 
 def claim_id(
-    keys: Keys, options: StreamOptions, *, consumer: str, batch: Iterable[tuple[Held, str]]
-) -> Script[list[tuple[int, str]]]:
-    """``claim_id.lua``: per (delivery, job ID) the answer's code, and the entry that runs the ID."""
-
-    def decode(reply: Reply) -> list[tuple[int, str]]:
-        return [(answer[0], text(answer[1]) if len(answer) > 1 else "") for answer in reply]
-
-    argv: list[Arg] = [options.group, consumer, options.slice_ms]
-    for held, job_id in batch:
-        argv += (held.entry_id, held.count, job_id)
-    return Script("claim_id", (keys.stream, *keys.done), tuple(argv), decode)
+    keys: Keys, options: StreamOptions, *, consumer: str, batch: Sequence[tuple[Held, str]]
+) -> Script[list[int]]:
+    """``claim_id.lua``: per (delivery, job ID) the answer's code. Fast if `batch` ascends by entry ID."""
+    are_first = all(held.count == 1 for held, _ in batch)
+    return Script(
+        "claim_id",
+        (keys.stream, *keys.done),
+        (
+            options.group, consumer, options.slice_ms, " ".join([held.entry_id for held, _ in batch]),
+            "" if are_first else " ".join([str(held.count) for held, _ in batch]), *[job_id for _, job_id in batch],
+        ),
+        list,
+    )  # fmt: skip
 
 
 def retry(

@@ -62,7 +62,7 @@ local function put_done_ids(stream, others, group, ids, now, slice_ms, job_ids, 
   local known = #others > 0 and find_records(ids, now, job_ids) or {}
   local names, pairs_ = {}, {}
   for i, job_id in ipairs(job_ids) do
-    local other = string.match(known[job_id] or '', '^queued (.*)$')
+    local other = known[job_id] and string.match(known[job_id], '^queued (.*)$')
     local entry = other and other ~= entry_ids[i] and is_id(other) and first_entry(stream, other, other)
     local only = entry and only_group(entry[2])
     if not only or only == group then

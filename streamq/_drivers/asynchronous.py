@@ -13,7 +13,8 @@ import redis.exceptions as failures
 from redis.asyncio.connection import AbstractConnection
 
 from streamq._drivers.exchange import HELLO, Greet, Wire, exchange, lost, pack
-from streamq._requests import Command, Plan, Reply, Request
+from streamq._drivers.replies import REFUSALS, take
+from streamq._requests import Command, Plan, Reply, Request, meanwhile_of
 from streamq.errors import ConfigurationError, StreamqError
 
 T = TypeVar("T")
@@ -88,13 +89,21 @@ class AsyncConnections:
             return not ids
         return not any(isinstance(reply, Exception) for reply in await self.exchange(commands))
 
-    async def exchange(self, commands: list[Wire], *, wait_ms: int = 0, limit_s: float | None = None) -> list[Reply]:
+    async def exchange(
+        self,
+        commands: list[Wire],
+        *,
+        wait_ms: int = 0,
+        limit_s: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Reply]:
         """Send commands in one write, and return their replies.
 
         Args:
             commands: At least one.
             wait_ms: How long the server may let them wait.
             limit_s: Longest wait for all of it, where it is shorter than usual.
+            meanwhile: Called before the replies are waited for.
         """
         connection = await self._checkout()
         alarm = None
@@ -104,10 +113,10 @@ class AsyncConnections:
         try:
             self._busy.add(connection)
             if limit_s is None:
-                replies = await self._converse(connection, commands, wait_ms)
+                replies = await self._converse(connection, commands, wait_ms, meanwhile)
             else:
                 async with asyncio.timeout(limit_s):
-                    replies = await self._converse(connection, commands, wait_ms)
+                    replies = await self._converse(connection, commands, wait_ms, meanwhile)
             clean = True
         except (failures.RedisError, OSError) as error:
             raise lost(error, self._where, sent=True) from error
@@ -121,11 +130,23 @@ class AsyncConnections:
         self._idle.append(connection)
         return replies
 
-    async def _converse(self, connection: AbstractConnection, commands: list[Wire], wait_ms: int) -> list[Reply]:
+    async def _converse(
+        self,
+        connection: AbstractConnection,
+        commands: list[Wire],
+        wait_ms: int,
+        meanwhile: Callable[[], None] | None,
+    ) -> list[Reply]:
         if wait_ms:
             await self._expect_to_wait(connection)
         await _send(connection, commands)
-        return [await _reply(connection, wait_ms) for _ in commands]
+        if meanwhile is not None:
+            meanwhile()
+        replies: list[Reply] = []
+        while len(replies) < len(commands):
+            replies.append(await _reply(connection, wait_ms))
+            take(connection, replies, len(commands))
+        return replies
 
     def _overdue(self) -> None:
         """A reply is overdue: ask whether the server has been replaced, if nobody is asking already."""
@@ -251,12 +272,14 @@ class AsyncDriver:
         steps = exchange(request)
         commands = next(steps)
         wait_ms = request.wait_ms if isinstance(request, Command) else 0
+        meanwhile = meanwhile_of(request)
         while True:
             try:
-                replies = await self._server.exchange(commands, wait_ms=wait_ms)
+                replies = await self._server.exchange(commands, wait_ms=wait_ms, meanwhile=meanwhile)
             except StreamqError as error:
                 steps.throw(error)
                 raise
+            meanwhile = None
             try:
                 commands = steps.send(replies)
             except StopIteration as stop:
@@ -288,5 +311,5 @@ async def _reply(connection: AbstractConnection, wait_ms: int = 0) -> Any:
         # redis-py's own limit, if one is given, passes silence for a reply: so it comes second.
         async with asyncio.timeout(limit_s):
             return await connection.read_response(timeout=limit_s + 60)
-    except (failures.ResponseError, failures.BusyLoadingError) as error:
+    except REFUSALS as error:
         return error

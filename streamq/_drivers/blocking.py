@@ -13,7 +13,8 @@ import redis.exceptions as failures
 from redis.connection import AbstractConnection
 
 from streamq._drivers.exchange import HELLO, Greet, Wire, exchange, lost, pack
-from streamq._requests import Plan, Reply, Request
+from streamq._drivers.replies import REFUSALS, take
+from streamq._requests import Plan, Reply, Request, meanwhile_of
 from streamq.errors import StreamqError
 
 if TYPE_CHECKING:
@@ -73,23 +74,38 @@ class Connections:
         for connection in list(self._busy):
             connection.disconnect()
 
-    def exchange(self, commands: list[Wire], *, wait_ms: int = 0, limit_s: float | None = None) -> list[Reply]:
+    def exchange(
+        self,
+        commands: list[Wire],
+        *,
+        wait_ms: int = 0,
+        limit_s: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Reply]:
         """Send commands in one write, and return their replies.
 
         Args:
             commands: At least one.
             wait_ms: How long the server may let them wait.
             limit_s: Longest wait for a reply, where it is shorter than usual.
+            meanwhile: Called before the replies are waited for.
         """
         connection = self._checkout()
         clean = False
         try:
             connection.send_packed_command([pack(commands)], check_health=False)
-            if self._watch is None:
-                replies = [_reply(connection) for _ in commands]
-            else:
+            if meanwhile is not None:
+                meanwhile()
+            if self._watch is not None:
                 self._busy.add(connection)
-                replies = [self._awaited(connection, self._watch, wait_ms, limit_s) for _ in commands]
+            replies: list[Reply] = []
+            while len(replies) < len(commands):
+                replies.append(
+                    _reply(connection)
+                    if self._watch is None
+                    else self._awaited(connection, self._watch, wait_ms, limit_s)
+                )
+                take(connection, replies, len(commands))
             clean = True
         except (failures.RedisError, OSError) as error:
             raise lost(error, self._where, sent=True) from error
@@ -198,12 +214,14 @@ class BlockingDriver:
     def _ask(self, request: Request) -> Reply:
         steps = exchange(request)
         commands = next(steps)
+        meanwhile = meanwhile_of(request)
         while True:
             try:
-                replies = self._server.exchange(commands)
+                replies = self._server.exchange(commands, meanwhile=meanwhile)
             except StreamqError as error:
                 steps.throw(error)
                 raise
+            meanwhile = None
             try:
                 commands = steps.send(replies)
             except StopIteration as stop:
@@ -223,5 +241,5 @@ def _reply(connection: AbstractConnection, limit_s: float | None = None) -> Any:
         if limit_s is None:
             return connection.read_response()
         return connection.read_response(timeout=limit_s, disconnect_on_error=False)
-    except (failures.ResponseError, failures.BusyLoadingError) as error:
+    except REFUSALS as error:
         return error

@@ -51,7 +51,9 @@ def exchange(request: Request) -> Exchange:
 
 
 def _pipeline(parts: Sequence[Command[Any] | Script[Any]]) -> Exchange:
-    replies = yield [_by_sha(part) if isinstance(part, Script) else part.args for part in parts]
+    replies = yield [part.args if isinstance(part, Command) else _by_sha(part) for part in parts]
+    if not any(issubclass(kind, Exception) for kind in set(map(type, replies))):  # nearly always
+        return replies
     # Refused unrun, so sending them again is harmless. The last try carries each script's text: no flush can come between.
     for form in (_load_first, _all_by_text):
         again = [at for at, reply in enumerate(replies) if isinstance(reply, failures.NoScriptError)]

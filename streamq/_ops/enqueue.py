@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -76,19 +76,58 @@ def add_many(
         return _job(spec, payload, chosen, None if due is None else due(payload), new_id=new_id, terms=terms)
 
     added = 0
+    chunks = _Ahead(_chunks(payloads, make))
     try:
-        for chunk in _chunks(payloads, make):
-            answers, lacking = yield from _durably(spec, terms, _add_chunk(spec, chunk))
-            added += sum(isinstance(answer, Added) and answer.created for answer in answers)
-            for answer in answers:
-                if isinstance(answer, Exception):
-                    raise answer
+        while chunk := chunks.next():
+            (created, error), lacking = yield from _durably(spec, terms, _count_chunk(spec, chunk, chunks.prepare))
+            added += created
+            if error is not None:
+                raise error
             if lacking is not None:
                 raise lacking
-    except StreamqError as error:
-        error.added = added
+    except StreamqError as failure:
+        failure.added = added
         raise
     return added
+
+
+def _count_chunk(spec: Spec[T], chunk: _Chunk, meanwhile: Callable[[], None]) -> Plan[tuple[int, Exception | None]]:
+    """As `_add_chunk`; how many are new, and the first error."""
+    if _all_plain(spec, chunk):
+        answers = yield Pipeline(_xadds(spec, chunk), meanwhile)
+        errors = [answer for answer in answers if isinstance(answer, Exception)]
+        return len(answers) - len(errors), errors[0] if errors else None
+    answers = yield from _add_chunk(spec, chunk, meanwhile)
+    errors = [answer for answer in answers if isinstance(answer, Exception)]
+    return sum(isinstance(answer, Added) and answer.created for answer in answers), errors[0] if errors else None
+
+
+class _Ahead:
+    """Chunks of which the next may be made before it is asked for: while the server works on the one before.
+
+    Args:
+        chunks: Which.
+    """
+
+    def __init__(self, chunks: Iterator[_Chunk]) -> None:
+        self._chunks = chunks
+        self._made: _Chunk | Exception | None = None
+
+    def prepare(self) -> None:
+        """Make the next one. An error is kept until it is asked for."""
+        try:
+            self._made = next(self._chunks, [])
+        except Exception as error:  # noqa: BLE001  # of the caller's iterable too
+            self._made = error
+
+    def next(self) -> _Chunk:
+        """The next one; empty at the end."""
+        if self._made is None:
+            self.prepare()
+        made, self._made = self._made, None
+        if isinstance(made, Exception):
+            raise made
+        return made or []
 
 
 def add_each(
@@ -126,26 +165,24 @@ def _wait(due: When | None, terms: Terms) -> When | None:
 
 
 def _add_one(spec: Spec[T], job: NewJob | _Timed) -> Plan[Added]:
-    if isinstance(job, NewJob) and _plain(spec, job):
-        return (yield from ask(_xadd(spec, job)))
+    if _all_plain(spec, (job,)):
+        return (yield from ask(_xadds(spec, (job,))[0]))
     [answer] = yield from _add_chunk(spec, [job])
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
-def _add_chunk(spec: Spec[T], chunk: Sequence[NewJob | _Timed]) -> Plan[list[Added | Exception]]:
+def _add_chunk(
+    spec: Spec[T], chunk: _Chunk, meanwhile: Callable[[], None] | None = None
+) -> Plan[list[Added | Exception]]:
     timed = [job for job in chunk if isinstance(job, _Timed)]
     if timed:
         return (yield from _schedule_each(spec, timed))
+    if _all_plain(spec, chunk):
+        return (yield from ask_each(Pipeline(_xadds(spec, chunk), meanwhile)))
     jobs = [job for job in chunk if isinstance(job, NewJob)]
-    if all(_plain(spec, job) for job in jobs):
-        return (yield from ask_each(Pipeline(tuple(_xadd(spec, job) for job in jobs))))
-    return (yield from _add_by_script(spec, jobs))
-
-
-def _add_by_script(spec: Spec[T], jobs: Sequence[NewJob]) -> Plan[list[Added | Exception]]:
-    answers = yield from ask(_scripts.add(spec.keys, spec.options, jobs=jobs))
+    answers = yield from ask(_scripts.add(spec.keys, spec.options, jobs=jobs, meanwhile=meanwhile))
     return [_added(spec, job, answer) for job, answer in zip(jobs, answers, strict=True)]
 
 
@@ -199,6 +236,9 @@ class _Timed(msgspec.Struct, frozen=True, eq=False):
     fields: Sequence[Arg]
 
 
+_Chunk: TypeAlias = Sequence[NewJob | _Timed]
+
+
 def _job(
     spec: Spec[T], payload: T, job_id: str | None, due: When | None, *, new_id: Callable[[], str], terms: Terms
 ) -> NewJob | _Timed:
@@ -214,14 +254,16 @@ def _job(
     )
 
 
-def _plain(spec: Spec[T], job: NewJob) -> bool:
-    """Whether nothing has to be looked up, so that a plain XADD does it."""
-    return job.job_id is None and spec.options.max_ready is None
+def _all_plain(spec: Spec[T], chunk: _Chunk) -> bool:
+    """Whether nothing has to be looked up, so that plain XADDs do it."""
+    are_new = [isinstance(job, NewJob) and job.job_id is None for job in chunk]
+    return spec.options.max_ready is None and all(are_new)
 
 
-def _xadd(spec: Spec[T], job: NewJob) -> Command[Added]:
+def _xadds(spec: Spec[T], chunk: _Chunk) -> tuple[Command[Added], ...]:
     stream = spec.keys.stream
-    return Command(("XADD", stream, "*", *job.fields), (stream,), _generated)
+    begin, keys = ("XADD", stream, "*"), (stream,)
+    return tuple([Command((*begin, *job.fields), keys, _generated) for job in chunk])
 
 
 def _generated(reply: Any) -> Added:

@@ -36,7 +36,7 @@ def claim_ids(spec: Spec[T], consumer: str, jobs: Sequence[Job[T]]) -> Plan[list
     """Note that these deliveries run their IDs, where nothing else does. One request; atomic."""
     batch = [(Held(job.entry_id, job.deliveries), job.id) for job in jobs]
     answers = yield from ask(_scripts.claim_id(spec.keys, spec.options, consumer=consumer, batch=batch))
-    return [_CLAIMS[code] for code, _ in answers]
+    return [_CLAIMS[code] for code in answers]
 
 
 def once(spec: Spec[T], once_id: str, effects: Effects) -> Plan[bool]:

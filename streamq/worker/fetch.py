@@ -29,6 +29,10 @@ LOOK_S = 1.4
 AT_ONCE = 256
 """Most jobs of one read. While they run, the server works on the next: one read for all would leave one of the two idle."""
 
+FEW = 8
+"""So few jobs of one read begin before the next read is sent: an idle worker should start them soon. Of more, the server works
+on the next read while they begin."""
+
 _log = logging.getLogger("streamq.worker")
 _MISSING: Reason = "entry_missing"
 
@@ -158,6 +162,8 @@ class Fetcher:
             await self._release(tickets)
         else:
             self._keep(await self._still_ours(tickets, asked_at))
+            if len(tickets) <= FEW:
+                self._post.start()
 
     async def _look(self) -> None:
         """See whether the stream is paused, after a wait in which it may have been."""

@@ -32,6 +32,9 @@ class Post(Protocol):
     def changed(self) -> None:
         """Something may start, or be read, that could not before."""
 
+    def start(self) -> None:
+        """Begin what may start, at once."""
+
     def kept_back(self) -> int:
         """Slots that are not to be filled by reads."""
 

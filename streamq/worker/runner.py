@@ -17,7 +17,7 @@ from streamq._scripts import Fence, Held
 from streamq._spec import Spec
 from streamq.connection import Settings
 from streamq.errors import StreamqError
-from streamq.messages import Job, Reason
+from streamq.messages import Reason
 from streamq.worker import log, roles
 from streamq.worker.dispatch import Dispatcher, Outcome
 from streamq.worker.fetch import Fetcher, patience_s
@@ -204,13 +204,16 @@ class Runner:
 
     async def _start_jobs(self) -> None:
         while not self.stopping.is_set():
-            self._start_some()
+            self.start()
             now = self._now()
             again_at = self.lane.next_change(now)
             if not await self.changes(None if again_at is None else again_at - now):
                 self.changed()  # by time alone
 
-    def _start_some(self) -> None:
+    def start(self) -> None:
+        """Begin what may start."""
+        if self.stopping.is_set():
+            return
         to_count: dict[int, list[Call]] = {}
         begun_at = self._now()
         for call in self.lane.start(begun_at):
@@ -300,13 +303,12 @@ class Runner:
                         self._hooks.tell("ended", call.tickets[0].job)
 
     def _begin(self, call: Call) -> None:
-        jobs = [ticket.job for ticket in call.tickets]
-        self.feeds[call.stream].fetcher.hand.begin(jobs)  # first: the handler may begin, and end the process, at once
-        task = _begin_task(self._loop, self._work(call, jobs))
+        feed, tickets = self.feeds[call.stream], call.tickets
+        feed.fetcher.hand.begin([ticket.job for ticket in tickets])  # first: the handler may end the process at once
+        task = _begin_task(self._loop, self._work(feed, call))
         if not task.done():
-            running = self.feeds[call.stream].running
-            for job in jobs:
-                running[job.entry_id] = task
+            for ticket in tickets:
+                feed.running[ticket.job.entry_id] = task
 
     def _begun(self, call: Call) -> None:
         self.lane.begun(call)
@@ -320,20 +322,22 @@ class Runner:
             else:
                 running[ticket.job.entry_id] = task
 
-    async def _work(self, call: Call, jobs: list[Job[Any]]) -> None:
-        feed = self.feeds[call.stream]
-        dispatcher = feed.source.dispatcher
-        outcomes: list[Outcome[Any]] = []
+    async def _work(self, feed: Feed, call: Call) -> None:
+        dispatcher, tickets = feed.source.dispatcher, call.tickets
+        outcomes: Sequence[Outcome[Any]] = ()
         try:
             if self._is_told:
-                for job in jobs:
-                    self._hooks.tell("started", job)
-            outcomes = await dispatcher.run_batch(jobs) if dispatcher.is_batch else [await dispatcher.run(jobs[0])]
+                for ticket in tickets:
+                    self._hooks.tell("started", ticket.job)
+            if dispatcher.is_batch:
+                outcomes = await dispatcher.run_batch([ticket.job for ticket in tickets])
+            else:
+                outcomes = (await dispatcher.run(tickets[0].job),)
         finally:
-            for job in jobs:
-                feed.running.pop(job.entry_id, None)
+            for ticket in tickets:
+                feed.running.pop(ticket.job.entry_id, None)
                 if self._is_told:
-                    self._hooks.tell("ended", job)
+                    self._hooks.tell("ended", ticket.job)
             for outcome in outcomes:
                 feed.settler.put(outcome)
         try:
