@@ -61,13 +61,13 @@ end
 
 -- What is to be remembered, one place a note in each.
 local counts, places, kinds, remembered, results = {}, {}, {}, {}, {}
-local at = 10
+local values, at = { unpack(ARGV, 10, #ARGV) }, 1
 for place, count, kind in string.gmatch(ARGV[9] or '', '(%d+) (%d+) (%a+)') do
   place = tonumber(place)
   if count ~= '1' then counts[place] = tonumber(count) end
-  if ARGV[at] ~= '' then
+  if values[at] ~= '' then
     local i = #places + 1
-    places[i], kinds[i], remembered[i], results[i] = place, kind, ARGV[at], ARGV[at + 1]
+    places[i], kinds[i], remembered[i], results[i] = place, kind, values[at], values[at + 1]
   end
   at = at + 2
 end

@@ -29,11 +29,12 @@ local slice_ms = tonumber(ARGV[3])
 local wrong = check_slices(done)
 if wrong then return wrong end
 
+local job_ids = { unpack(ARGV, 6, #ARGV) }
 local entry_ids, counts, fields = {}, {}, {}
 for id in string.gmatch(ARGV[4], '[^ ]+') do
   local i = #entry_ids + 1
   entry_ids[i] = id
-  fields[i] = group .. '/' .. ARGV[5 + i]
+  fields[i] = group .. '/' .. job_ids[i]
 end
 for count in string.gmatch(ARGV[5], '%d+') do counts[#counts + 1] = tonumber(count) end
 local n = #entry_ids

@@ -26,12 +26,13 @@ from streamq.stream import Stream
 from streamq.stream_async import AsyncStream
 from streamq.worker import log
 from streamq.worker.dispatch import BatchHandler, Dispatcher, Handler, Verdict
+from streamq.worker.feed import Source
 from streamq.worker.health import Health, HealthServer, State, Watch, address_of
 from streamq.worker.hooks import HookList, Hooks
 from streamq.worker.journal import Journal
 from streamq.worker.lane import Line
 from streamq.worker.middleware import Middleware
-from streamq.worker.runner import Runner, Source
+from streamq.worker.runner import Runner
 from streamq.worker.threads import Threads
 
 T = TypeVar("T")
@@ -372,7 +373,7 @@ class Worker(Generic[T]):
             streams=self._names,
             running=0 if runner is None else runner.lane.running,
             waiting=0 if runner is None else runner.lane.waiting,
-            stuck=0 if runner is None else runner.stuck,
+            stuck=0 if runner is None else runner.starter.stuck,
             failures=self._watch.failures,
         )
 

@@ -213,9 +213,8 @@ class Fetcher:
                     return
 
     def _standing_of_lost(self, job: Job[Any]) -> Standing:
-        if self._lost_reclaim or job.deliveries != 1:
-            return self._standing_of_reclaimed(job)
-        return Standing.NEW
+        is_reclaimed = self._lost_reclaim or job.deliveries != 1
+        return self._standing_of_reclaimed(job) if is_reclaimed else Standing.NEW
 
     def _standing_of_reclaimed(self, job: Job[Any]) -> Standing:
         return Standing.of_reclaimed(job.deliveries, self._spec.options.max_deliveries)
@@ -243,9 +242,8 @@ class Fetcher:
 
     def _keep(self, tickets: Iterable[Ticket]) -> list[Ticket]:
         """Hand jobs to the lane; returns those that it cannot keep."""
-        refused = [ticket for ticket in tickets if not self._lane.put(ticket)]
         self._post.changed()
-        return refused
+        return [ticket for ticket in tickets if not self._lane.put(ticket)]
 
     async def end_reading(self, task: asyncio.Task[None]) -> None:
         """Let a read that waits be answered at once, so that no reply is abandoned, and wait for its end."""

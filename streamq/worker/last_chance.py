@@ -61,7 +61,7 @@ class LastChance:
             return
         call = self._lane.start_last()
         assert call is not None  # noqa: S101  # it is there, and nobody else takes it out
-        await self._runner.count_and_begin(feed, [call])
+        await self._runner.starter.count_and_begin(feed, [call])
         while entry_id in feed.running:
             await asyncio.wait(feed.tasks)  # of this one call
         await feed.settler.tried()

@@ -4,77 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
-import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from streamq._drivers.asynchronous import AsyncDriver
 from streamq._scripts import Fence, Held
-from streamq._spec import Spec
-from streamq.connection import Settings
 from streamq.errors import StreamqError
 from streamq.messages import Reason
 from streamq.worker import log, roles
-from streamq.worker.dispatch import Dispatcher, Outcome
+from streamq.worker.feed import Feed, Source
 from streamq.worker.fetch import Fetcher, patience_s
 from streamq.worker.health import State, Watch
 from streamq.worker.heartbeat import Heartbeat
 from streamq.worker.hooks import Buried, HookList
 from streamq.worker.journal import Journal
-from streamq.worker.lane import Call, Lane, Line, Standing, Ticket
+from streamq.worker.lane import Lane
 from streamq.worker.last_chance import LastChance
 from streamq.worker.settle import Fate, Settlement, Settler, tell
-
-FIRST_STEPS_S = 0.04
-"""A lane-full of suspects starts one after the other in this time. While the lane is narrow a thread has time to begin, even
-on a busy machine, before the next suspect's start is counted."""
-
-TURN_S = 0.02
-"""How long calls are begun one after the other before the other roles get their turn."""
+from streamq.worker.starter import Starter
 
 PULSE_S = 5.0
 """An event loop that has not come round for three of these is blocked."""
 
 _log = logging.getLogger("streamq.worker")
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A stream of a worker, and what is done with its jobs."""
-
-    spec: Spec[Any]
-    settings: Settings
-    dispatcher: Dispatcher[Any]
-    line: Line
-
-
-@dataclass(slots=True)
-class Feed:
-    """A stream at work."""
-
-    source: Source
-    driver: AsyncDriver
-    fetcher: Fetcher
-    settler: Settler[Any]
-    beat: Heartbeat
-    came_back: Callable[[Outcome[Any]], None]
-    """Told the end of a call that needs no task."""
-    running: dict[str, asyncio.Task[None] | Call] = field(default_factory=dict)
-    """Entry ID -> the task of the call that handles it, or the call itself if it needs none."""
-
-    @property
-    def name(self) -> str:
-        """Of the stream."""
-        return self.source.spec.keys.name
-
-    @property
-    def tasks(self) -> list[asyncio.Task[None]]:
-        """Of calls that run."""
-        return [task for task in self.running.values() if isinstance(task, asyncio.Task)]
 
 
 class Runner:
@@ -116,7 +69,6 @@ class Runner:
         self.prefetch = prefetch
         self.is_solo = is_solo
         self.stopping = roles.Flag()
-        self.stuck = 0
         self.stalled_at = float("-inf")
         self._alive_at = self._loop.time()
         self._drain_s = drain_s
@@ -131,7 +83,9 @@ class Runner:
         self.last_patience_ms = round(self.patience_s * 1000) if leaves_last else 0
         self.lane = Lane(slots, [source.line for source in sources], patience_s=self.patience_s)
         self._most_jobs = slots * max(source.line.batch for source in sources) + prefetch
-        self.feeds = [self._feed(place, source, block_ms) for place, source in enumerate(sources)]
+        self.feeds: list[Feed] = []
+        self.starter = Starter(self.lane, self.feeds, hooks, self.changed)
+        self.feeds += [self._feed(place, source, block_ms) for place, source in enumerate(sources)]
 
     def _feed(self, place: int, source: Source, block_ms: int) -> Feed:
         driver = source.settings.asynchronous()
@@ -144,7 +98,7 @@ class Runner:
             held=lambda: self._renewable(place),
             lost=lambda held, fence: self._found_lost(place, held, fence),
         )
-        return Feed(source, driver, fetcher, settler, beat, partial(self._came_back, place))
+        return Feed(source, driver, fetcher, settler, beat, partial(self.starter.came_back, place))
 
     async def run(self) -> None:
         """Work until `stopping` is set, then end in good order; cancelled, end at once."""
@@ -168,7 +122,7 @@ class Runner:
         finally:
             running = [task for feed in self.feeds for task in feed.tasks]
             await roles.cancelled([*working, *settling, *running])
-            self._forget_threads()
+            self.starter.forget_threads()
             if is_stopped:
                 roles.note_failures(working)
             for feed in self.feeds:
@@ -211,143 +165,9 @@ class Runner:
                 self.changed()  # by time alone
 
     def start(self) -> None:
-        """Begin what may start."""
-        if self.stopping.is_set():
-            return
-        to_count: dict[int, list[Call]] = {}
-        begun_at = self._now()
-        for call in self.lane.start(begun_at):
-            if call.is_plain:
-                self._begin_plain(call)
-            elif self._keep_only(call, [ticket for ticket in call.tickets if not ticket.job.lease_lost]):
-                if call.uncounted:
-                    to_count.setdefault(call.stream, []).append(call)
-                else:
-                    self._begin(call)
-            if self._now() > begun_at + TURN_S:  # what begins may have run to its end already
-                self.changed()
-                break
-        for place, calls in to_count.items():
-            task = asyncio.create_task(self.count_and_begin(self.feeds[place], calls), name="streamq-count-starts")
-            for call in calls:
-                self._set_task(call, task)
-
-    def _keep_only(self, call: Call, tickets: list[Ticket]) -> bool:
-        """Drop a call's other jobs, which are not ours any more; False, and it is over, if none is left."""
-        if len(tickets) != len(call.tickets):
-            for ticket in set(call.tickets).difference(tickets):
-                self.feeds[call.stream].fetcher.hand.drop(ticket.job.entry_id)
-            if not tickets:
-                self.lane.ended(call, passed=False)
-                self.changed()
-            call.tickets = tickets
-        return bool(tickets)
-
-    async def count_and_begin(self, feed: Feed, calls: list[Call]) -> None:
-        """Count the starts of reclaimed jobs and begin their handlers, with nothing in between."""
-        uncounted = [ticket for call in calls for ticket in call.uncounted]
-        try:
-            started = set(await feed.fetcher.count_starts(uncounted))
-        except StreamqError as error:
-            log.event(_log, logging.WARNING, "starts are not counted yet", stream=feed.name, error=error)
-            for call in calls:
-                self._set_task(call, None)
-                self.lane.put_back(call)
-            feed.fetcher.set_aside()
-            self.changed()
-            return
-        except BaseException:  # cancelled: a call that counts as running for ever would close the lane
-            for call in calls:
-                self._set_task(call, None)
-                self.lane.ended(call, passed=False)
-            self.changed()
-            raise
-        for call in calls:
-            self._set_task(call, None)
-            if self._keep_only(call, [t for t in call.tickets if t.standing is Standing.NEW or t in started]):
-                self._begin(call)
-                self._loop.call_later(FIRST_STEPS_S / self.lane.width, self._begun, call)
-
-    def _begin_plain(self, call: Call) -> None:
-        feed = self.feeds[call.stream]
-        if not feed.source.dispatcher.needs_no_task:
-            self._begin(call)
-            return
-        job = call.tickets[0].job
-        feed.fetcher.hand.begin((job,))
-        feed.running[job.entry_id] = call
-        context = contextvars.copy_context()
-        if self._is_told:
-            context.run(self._hooks.tell, "started", job)
-        feed.source.dispatcher.begin(job, context, feed.came_back)
-
-    def _came_back(self, place: int, outcome: Outcome[Any]) -> None:
-        """The end of a call without a task."""
-        feed = self.feeds[place]
-        call = feed.running.pop(outcome.job.entry_id, None)
-        if not isinstance(call, Call):
-            return  # the worker has stopped without it
-        if self._is_told:
-            self._hooks.tell("ended", outcome.job)
-        feed.settler.put(outcome)
-        self.lane.ended(call)
-        self.changed()
-
-    def _forget_threads(self) -> None:
-        """The worker stops. Handlers that are still at work in threads end for nobody: their leases bring the jobs back."""
-        for feed in self.feeds:
-            for entry_id, call in list(feed.running.items()):
-                if isinstance(call, Call):
-                    del feed.running[entry_id]
-                    if self._is_told:
-                        self._hooks.tell("ended", call.tickets[0].job)
-
-    def _begin(self, call: Call) -> None:
-        feed, tickets = self.feeds[call.stream], call.tickets
-        feed.fetcher.hand.begin([ticket.job for ticket in tickets])  # first: the handler may end the process at once
-        task = _begin_task(self._loop, self._work(feed, call))
-        if not task.done():
-            for ticket in tickets:
-                feed.running[ticket.job.entry_id] = task
-
-    def _begun(self, call: Call) -> None:
-        self.lane.begun(call)
-        self.changed()
-
-    def _set_task(self, call: Call, task: asyncio.Task[None] | None) -> None:
-        running = self.feeds[call.stream].running
-        for ticket in call.tickets:
-            if task is None:
-                running.pop(ticket.job.entry_id, None)
-            else:
-                running[ticket.job.entry_id] = task
-
-    async def _work(self, feed: Feed, call: Call) -> None:
-        dispatcher, tickets = feed.source.dispatcher, call.tickets
-        outcomes: Sequence[Outcome[Any]] = ()
-        try:
-            if self._is_told:
-                for ticket in tickets:
-                    self._hooks.tell("started", ticket.job)
-            if dispatcher.is_batch:
-                outcomes = await dispatcher.run_batch([ticket.job for ticket in tickets])
-            else:
-                outcomes = (await dispatcher.run(tickets[0].job),)
-        finally:
-            for ticket in tickets:
-                feed.running.pop(ticket.job.entry_id, None)
-                if self._is_told:
-                    self._hooks.tell("ended", ticket.job)
-            for outcome in outcomes:
-                feed.settler.put(outcome)
-        try:
-            if outcomes and (stray := outcomes[0].still_running) is not None:
-                self.stuck += 1
-                await asyncio.wait([stray])  # a handler past its timeout that cannot be stopped keeps its slot
-                self.stuck -= 1
-        finally:
-            self.lane.ended(call)
-            self.changed()
+        """Begin what may start, at once."""
+        if not self.stopping.is_set():
+            self.starter.start()
 
     def _settled(self, place: int, settlement: Settlement[Any]) -> None:
         hand = self.feeds[place].fetcher.hand
@@ -371,7 +191,7 @@ class Runner:
     def problems(self) -> list[str]:
         """What is wrong in this process itself, one line each. Called in any thread."""
         found = []
-        if self.stuck >= self.lane.slots:
+        if self.starter.stuck >= self.lane.slots:
             found.append("every handler runs past its timeout and cannot be stopped")
         if (silent := self._loop.time() - self._alive_at) > 3 * PULSE_S:
             found.append(f"the event loop has been blocked for {silent:.0f} s")
@@ -449,18 +269,7 @@ class Runner:
         job.lease_lost = True
         stream = feed.name
         log.event(_log, logging.WARNING, "lease lost", stream=stream, **log.about(job), found=fence.name.lower())
-        self._loop.call_soon_threadsafe(self._cancel, feed, held.entry_id)
-
-    def _cancel(self, feed: Feed, entry_id: str) -> None:
-        """Cancel a call whose leases are all lost. A thread cannot be cancelled: it is told, and keeps its slot."""
-        task = feed.running.get(entry_id)
-        jobs = [feed.fetcher.hand.held.get(i) for i, other in feed.running.items() if other is task]
-        if (
-            isinstance(task, asyncio.Task)
-            and feed.source.dispatcher.is_async
-            and all(job is None or job.lease_lost for job in jobs)
-        ):
-            self._loop.call_soon(task.cancel)  # not before its first step, which would leave it to no `finally`
+        self._loop.call_soon_threadsafe(self.starter.cancel, feed, held.entry_id)
 
     # The end
 
@@ -516,10 +325,3 @@ class Runner:
 
     def _now(self) -> float:
         return self._loop.time()
-
-
-def _begin_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """A task of `work`. From Python 3.12 it has run already up to its first wait, which many handlers never come to."""
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(work, loop=loop, eager_start=True)
-    return loop.create_task(work)

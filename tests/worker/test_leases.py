@@ -15,7 +15,7 @@ from worker.fleet import Events, effects, handler_of, is_idle, load, quick, work
 from streamq._drivers.asynchronous import AsyncDriver
 from streamq._scripts import source
 from streamq.worker.fetch import Fetcher
-from streamq.worker.runner import Runner
+from streamq.worker.starter import Starter
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["redis-7.0"], indirect=True)
 
@@ -286,27 +286,27 @@ def test_a_lease_found_lost_while_a_job_starts_takes_no_slot(make_stream, raw, m
     time.sleep(0.6)
     lost = []
 
-    def lose(runner, place, jobs):
+    def lose(starter, place, jobs):
         for job in jobs:
             lost.append(job.entry_id)
             job.lease_lost = True
-            runner._cancel(runner.feeds[place], job.entry_id)
+            starter.cancel(starter._feeds[place], job.entry_id)
 
-    count, begin = Fetcher.count_starts, Runner._begin
+    count, begin = Fetcher.count_starts, Starter._begin
 
     async def count_starts(fetcher, tickets):
         if not lost:
-            lose(fetcher._post, fetcher.place, [ticket.job for ticket in tickets])
+            lose(fetcher._post.starter, fetcher.place, [ticket.job for ticket in tickets])
             await asyncio.sleep(0.1)
         return await count(fetcher, tickets)
 
-    def _begin(runner, call):
-        begin(runner, call)
+    def _begin(starter, call):
+        begin(starter, call)
         if not lost:
-            lose(runner, call.stream, [ticket.job for ticket in call.tickets])
+            lose(starter, call.stream, [ticket.job for ticket in call.tickets])
 
     if moment == "it has just begun":
-        monkeypatch.setattr(Runner, "_begin", _begin)
+        monkeypatch.setattr(Starter, "_begin", _begin)
     else:
         monkeypatch.setattr(Fetcher, "count_starts", count_starts)
 

@@ -29,13 +29,13 @@ def requests(monkeypatch):
     """Counts what drivers send, by kind: writes to a socket, each of one request or more."""
     counted = Counter()
 
-    async def exchange(self, commands, *, wait_ms=0, original=AsyncConnections.exchange):
+    async def exchange(self, commands, *, original=AsyncConnections.exchange, **more):
         counted["async"] += 1
-        return await original(self, commands, wait_ms=wait_ms)
+        return await original(self, commands, **more)
 
-    def exchange_blocking(self, commands, original=Connections.exchange):
+    def exchange_blocking(self, commands, original=Connections.exchange, **more):
         counted["blocking"] += 1
-        return original(self, commands)
+        return original(self, commands, **more)
 
     monkeypatch.setattr(AsyncConnections, "exchange", exchange)
     monkeypatch.setattr(Connections, "exchange", exchange_blocking)
