@@ -171,7 +171,8 @@ class Stream(Generic[T]):
         """Add jobs from any iterable, in writes of up to 500 jobs or 1 MiB, so memory stays bounded.
 
         Args:
-            payloads: Of the stream's type.
+            payloads: Of the stream's type. While the server works on one write, those of the next are taken: after an error
+                up to 500 may have been taken that were not added.
             job_id: Gives each payload its job ID; see `add`.
             delay: Seconds until they are due, the same for all or given by each payload; see `add`.
             retry: The same for all; see `add`.

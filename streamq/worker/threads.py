@@ -18,6 +18,9 @@ import msgspec
 SPREAD_S = 0.002
 """How long calls wait behind each other before more threads join in."""
 
+SHORT = 2
+"""Calls that a thread makes in that time, on the average, where more threads would not help."""
+
 _log = logging.getLogger("streamq.worker")
 
 
@@ -67,9 +70,10 @@ class Threads:
 
     Any number of dispatchers may share it. Calls beyond the limit wait for a thread, so callers keep count of theirs.
 
-    Calls that come together are given to one thread, which makes one after the other: most handlers are so short that a
-    thread each would only hand the interpreter's lock to and fro. While calls wait for longer, twice as many threads join
-    in every `SPREAD_S`, and what has ended meanwhile is brought back.
+    Calls that come together are given to a few threads, at first to one, which make one after the other: most handlers are
+    so short that a thread each would only hand the interpreter's lock to and fro. While a call waits for longer, twice as
+    many threads join in every `SPREAD_S`, and what has ended meanwhile is brought back. Where calls last, later ones begin at
+    once, each in a thread of its own; where they are short again, fewer threads are sent.
 
     Args:
         limit: Most threads. One is started when it is needed, and stays.
@@ -81,6 +85,10 @@ class Threads:
         self._wakes: queue.SimpleQueue[_Wake] = queue.SimpleQueue()
         """Each is for one thread."""
         self._started = 0
+        self._width = 1
+        """So many threads are sent to calls that come together."""
+        self._looks = 0
+        """How often it was looked whether work waits."""
         self._landing: _Landing | None = None
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> ThreadCall:
@@ -106,29 +114,38 @@ class Threads:
         if self._landing is None or self._landing.loop is not loop:
             self._landing = _Landing(loop)
         landing = self._landing
-        is_first = not self._work
         landing.under_way += 1
-        self._work.append(_Work(landing, landed, context, function, arguments))
-        if is_first:  # whoever is at work may be so for long
-            self._send(landing, 1)
+        looks = self._looks if landing.is_looked_after else self._looks - 1  # the next look is not too soon for it
+        self._work.append(_Work(looks, landing, landed, context, function, arguments))
+        if len(self._work) <= self._width:  # whoever is at work may be so for long
+            self._send(landing)
         if not landing.is_looked_after:
             landing.is_looked_after = True
-            loop.call_later(SPREAD_S, self._spread, landing, 2)
+            loop.call_later(SPREAD_S, self._spread, landing)
 
-    def _spread(self, landing: _Landing, threads: int) -> None:
-        """Bring back what has ended, send so many threads to the work that waits, if any does, and look again soon."""
+    def _spread(self, landing: _Landing) -> None:
+        """Bring back what has ended, send more threads to work that waits since the last look, and look again soon."""
         landing.is_looked_after = False  # first: what ends from here on wakes the loop by itself
-        landing.land()
-        if self._work and not landing.is_looked_after:
-            landing.is_looked_after = True
-            self._send(landing, threads)
-            landing.loop.call_later(SPREAD_S, self._spread, landing, 2 * threads)
+        if landing.land() > SHORT * self._width:
+            self._width = max(self._width // 2, 1)
+        try:
+            first = self._work[0]
+        except IndexError:
+            return
+        if landing.is_looked_after:
+            return
+        landing.is_looked_after = True
+        self._looks += 1
+        if first.looks < self._looks - 1:
+            self._width = min(self._width * 2, self._limit)
+            self._send(landing)
+        landing.loop.call_later(SPREAD_S, self._spread, landing)
 
-    def _send(self, landing: _Landing, threads: int) -> None:
+    def _send(self, landing: _Landing) -> None:
         """Send threads to the work that waits, new ones if those that there are have something to do."""
         waiting = len(self._work)
-        idle = self._started - (landing.under_way - waiting)
-        threads = min(threads, waiting)
+        idle = self._started - (landing.under_way - waiting - landing.ended)
+        threads = min(self._width, waiting)
         for _ in range(threads - self._wakes.qsize()):
             self._wakes.put(_Wake.WORK)
         try:
@@ -190,6 +207,11 @@ class _Landing:
         self._ended: deque[tuple[Landed, Any, BaseException | None]] = deque()
         self._waking = False
 
+    @property
+    def ended(self) -> int:
+        """Calls that have ended, as the event loop does not know yet."""
+        return len(self._ended)
+
     def put(self, landed: Landed, value: Any, error: BaseException | None, *, is_last: bool) -> None:
         """Called in the thread."""
         self._ended.append((landed, value, error))
@@ -203,21 +225,26 @@ class _Landing:
             self._waking = False
             _log.warning("a handler ended after its worker had stopped; its job will be run again")
 
-    def land(self) -> None:
-        """Tell what has ended."""
+    def land(self) -> int:
+        """Tell what has ended; how many have."""
         self._waking = False
+        count = 0
         while self._ended:
+            count += 1
             landed, value, error = self._ended.popleft()
             self.under_way -= 1
             try:
                 landed(value, error)
             except Exception:  # noqa: BLE001  # by a mistake of ours: the others must come back all the same
                 _log.exception("the end of a handler's call was not understood")
+        return count
 
 
 class _Work(msgspec.Struct, gc=False, eq=False):
     """A call that waits for a thread."""
 
+    looks: int
+    """How often it had been looked whether work waits when this came."""
     landing: _Landing
     landed: Landed
     context: contextvars.Context

@@ -9,7 +9,15 @@ import pytest
 import servers
 from colours import open_stream
 
-from streamq import Backoff, ConfigurationError, ConnectionLostError, JobEncodingError, ServerTooOldError, StreamqError
+from streamq import (
+    Backoff,
+    ConfigurationError,
+    ConnectionLostError,
+    JobEncodingError,
+    QueueFullError,
+    ServerTooOldError,
+    StreamqError,
+)
 from streamq.keys import registry
 
 BAD_NAMES = [
@@ -159,6 +167,28 @@ def test_a_bad_payload_among_many(make_stream, raw):
         s.add_many(n if n != 700 else "x" for n in range(1_000))
     assert caught.value.added == 700
     assert raw.xlen(s._spec.keys.stream) == 700
+
+
+def test_an_iterable_that_fails(make_stream, raw):
+    """It is asked for the next jobs while the server has those before: its error comes when they are counted."""
+    s = make_stream(type=int)
+
+    def numbers():
+        yield from range(700)
+        raise LookupError("no more")
+
+    with pytest.raises(LookupError, match="no more"):
+        s.add_many(numbers())
+    assert raw.xlen(s._spec.keys.stream) == 500
+
+
+def test_what_is_taken_beyond_an_error(make_stream, raw):
+    s = make_stream(type=int, max_ready=300)
+    numbers = iter(range(5_000))
+    with pytest.raises(QueueFullError) as caught:
+        s.add_many(numbers)
+    assert caught.value.added == raw.xlen(s._spec.keys.stream) == 300
+    assert next(numbers) <= 1_000
 
 
 @pytest.mark.parametrize("result", [object(), "x" * 65_536])

@@ -74,16 +74,17 @@ def test_threads_are_reused_when_calls_come_one_by_one():
     assert len(names) <= 2
 
 
-def test_where_the_system_gives_no_thread_nothing_is_called(monkeypatch):
-    def refuse(**_):
-        raise RuntimeError("can't start new thread")
+def refuse_threads(**_):
+    raise RuntimeError("can't start new thread")
 
+
+def test_where_the_system_gives_no_thread_nothing_is_called(monkeypatch):
     async def run():
         threads = Threads(3)
         assert await threads.call(lambda: 1).value() == 1
         await asyncio.sleep(0.2)  # for the thread to be idle again
         with monkeypatch.context() as patch:
-            patch.setattr(module.threading, "Thread", refuse)
+            patch.setattr(module.threading, "Thread", refuse_threads)
             go = threading.Event()
             busy = threads.call(go.wait, 5)  # by the one that is there
             with pytest.raises(NoThreadError, match="can't start"):
@@ -134,6 +135,65 @@ def test_calls_that_end_together_wake_the_loop_once():
 
     # The mark needs no lock, so that two threads may both wake the loop; not each of fifty.
     assert 1 <= asyncio.run(run()) <= 10
+
+
+def test_a_thread_that_goes_on_does_not_wake_the_loop_for_each():
+    async def run():
+        loop = asyncio.get_running_loop()
+        wakes = []
+        wake = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda *args, **more: (wakes.append(1), wake(*args, **more))[1]
+        threads = Threads(50)
+        await asyncio.gather(*(threads.call(lambda: time.sleep(0.0001)).value() for _ in range(200)))
+        threads.close()
+        return len(wakes)
+
+    assert asyncio.run(run()) < 50
+
+
+def test_one_that_ends_before_a_long_one_comes_back_soon():
+    go = threading.Event()
+
+    async def run():
+        threads = Threads(1)
+        quick, slow = threads.call(lambda: 1), threads.call(go.wait, 30)
+        assert await asyncio.wait_for(quick.value(), 10) == 1
+        assert not slow.ended.done()
+        go.set()
+        assert await slow.value()
+        threads.close()
+
+    asyncio.run(run())
+
+
+def test_short_calls_do_not_start_a_thread_each():
+    async def run():
+        threads = Threads(200)
+        for _ in range(20):
+            await asyncio.gather(*(threads.call(lambda: None).value() for _ in range(100)))
+        threads.close()
+        return threads._started
+
+    assert asyncio.run(run()) < 100
+
+
+def test_what_waits_is_refused_once_no_further_thread_can_be_had(monkeypatch):
+    go = threading.Event()
+
+    async def run():
+        threads = Threads(8)
+        assert await threads.call(lambda: 1).value() == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(module.threading, "Thread", refuse_threads)
+            busy, *waiting = [threads.call(go.wait, 30) for _ in range(3)]
+            for call in waiting:
+                with pytest.raises(NoThreadError, match="can't start"):
+                    await asyncio.wait_for(call.value(), 10)
+            go.set()
+            assert await busy.value()
+        threads.close()
+
+    asyncio.run(run())
 
 
 def test_no_call_is_forgotten_when_many_end_at_any_time():

@@ -24,7 +24,7 @@ async def jobs(batch) -> None:
         await handle_async(each.payload.i)
 
 
-MANY = {"concurrency": 64, "prefetch": 200}
+MANY = {"concurrency": 256, "prefetch": 256}
 WORKERS = {
     "default": (job, {}),
     "best": (job, MANY),
@@ -49,7 +49,7 @@ class StreamqAdapter(Adapter):
     bulk = "add_many(1000)"
     profiles = {
         "default": "concurrency 10, lease 15 s",
-        "best": "concurrency 64, prefetch 200, uvloop",
+        "best": "concurrency 256, prefetch 256, uvloop",
         "ids": "best, with job IDs chosen by the producer",
         "batch": "batch=100 (the handler gets a list), uvloop",
         "sync": "best, with a def handler, in threads",
