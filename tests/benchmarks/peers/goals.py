@@ -87,7 +87,7 @@ def _drained(results: Results) -> Iterator[Goal]:
     yield Goal("drain, handler of lists, to FastStream's", 1.2, beside("batch", lists))
     one, two = (_of("processes", US, "best", processes=number) for number in (1, 2))
     yield Goal("drain, two processes, to what the server leaves for them", 0.85, _scaling(results, one, two))
-    trips = results.figure("round_trips", "drain", US, profile="best")
+    trips = results.figure("round_trips", "concurrency", US, profile="c64")
     yield Goal("packets of requests a job, concurrency 64", 0.05, trips, is_least=False, form=".3f", unit="")
 
 
