@@ -176,18 +176,18 @@ def test_a_narrow_screen_can_be_read(several, cli):
 
 @ON_ONE
 def test_show(stream, cli, raw):
-    stream.add({"card": "4111"}, job_id="k", headers={"trace": "00-[b]ab"})
+    stream.add({"card": "visa"}, job_id="k", headers={"trace": "00-[b]ab"})
     stream.reject(stream.read("w")[0], "no such card")
     [letter] = stream.dead_letters.list()
     told = cli("show", letter.id)
     assert (told.returncode, told.stderr) == (0, "")
     for words in (letter.id, letter.source_id, "rejected", "no such card", "workers", "00-[b]ab", "15 bytes, json"):
         assert words in told.stdout
-    assert "4111" not in told.stdout + cli("show", letter.id, "--json").stdout
-    assert '{"card":"4111"}' in cli("show", letter.id, "--show-payloads").stdout
+    assert "visa" not in told.stdout + cli("show", letter.id, "--json").stdout
+    assert '{"card":"visa"}' in cli("show", letter.id, "--show-payloads").stdout
     found = json.loads(cli("show", letter.id, "--show-payloads", "--json").stdout)
     assert (found["payload"], found["headers"], found["source_id"]) == (
-        '{"card":"4111"}',
+        '{"card":"visa"}',
         {"trace": "00-[b]ab"},
         letter.source_id,
     )

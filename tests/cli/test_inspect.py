@@ -195,13 +195,13 @@ def test_nothing_that_others_wrote_speaks_to_the_terminal(hostile, redis_url, op
 @ONE_BACKEND
 def test_payloads_only_when_asked_for(stream, redis_url):
     stream.groups.create("workers")
-    stream.add({"card": "4111-secret"}, job_id="j")
+    stream.add({"card": "visa-secret"}, job_id="j")
     for args in ((stream.name,), (stream.name, "--job", "j"), ()):
         for more in ((), ("--json",)):
-            assert "4111" not in call(*args, *more, "--url", redis_url).stdout
+            assert "visa" not in call(*args, *more, "--url", redis_url).stdout
     for args in ((stream.name,), (stream.name, "--job", "j")):
         for more in ((), ("--json",)):
-            assert "4111-secret" in call(*args, *more, "--show-payloads", "--url", redis_url).stdout
+            assert "visa-secret" in call(*args, *more, "--show-payloads", "--url", redis_url).stdout
 
 
 # --- terminals -----------------------------------------------------------------------------------

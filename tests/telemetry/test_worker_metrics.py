@@ -76,7 +76,7 @@ def test_jobs_are_counted_by_outcome(stream, registry, raw, kind):
     assert counted(registry, "streamq_jobs_running", **where) == {}
     assert counted(registry, "streamq_worker_healthy") == {(): 1}
     page = generate_latest(registry).decode()
-    assert "4711" not in page
+    assert "secret" not in page
     assert {label for f in text_string_to_metric_families(page) for s in f.samples for label in s.labels} == {
         "stream", "group", "outcome", "reason", "le",
     }  # fmt: skip

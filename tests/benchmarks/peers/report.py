@@ -119,7 +119,6 @@ def _goals(results: Results) -> Iterator[str]:
     yield ""
     cells = ([each.what, each.target, each.measured, REACHED[each.is_reached]] for each in goals(results))
     yield from table(["streamq, with all its guarantees", "goal", "measured", "reached"], cells)
-    yield ""
     yield from prose("What was tried where a goal is not reached, and what the limit is: [speed.md](speed.md#limits).")
 
 
