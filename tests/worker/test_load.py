@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,7 +17,7 @@ from worker.fleet import effects, is_idle, options_of, quick, working
 from streamq import Stream, Worker
 from streamq._drivers.asynchronous import AsyncConnections
 from streamq._drivers.blocking import Connections
-from streamq.worker import maintenance
+from streamq.worker import maintenance, starter
 
 TWO_BACKENDS = pytest.mark.parametrize("backend", ["redis-7.0", "valkey-9"], indirect=True)
 WINDOW = pytest.mark.parametrize("seconds", [12, pytest.param(60, marks=pytest.mark.full)])
@@ -208,3 +210,68 @@ def test_a_batch_of_jobs_takes_two_requests(make_stream, raw, requests, kind):
     assert sent <= 0.05 * jobs
     assert received <= 0.05 * jobs
     assert set(done.values()) == {1}
+
+
+@TWO_BACKENDS
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_what_is_made_for_a_job(make_stream, raw, monkeypatch, kind):
+    """A task for each call of an async def, none for a def; and short calls do not start a thread each."""
+    s, jobs = make_stream(), 2_000
+    tasks, done = [], Counter()
+    begin = starter._begin_task
+    monkeypatch.setattr(starter, "_begin_task", lambda *args: tasks.append(1) or begin(*args))
+
+    def plain(payload):
+        done[payload["n"]] += 1
+
+    async def waiting(payload):
+        done[payload["n"]] += 1
+
+    s.add_many({"n": n} for n in range(jobs))
+    worker = quick(s, plain if kind == "def" else waiting, concurrency=200)
+    with working(worker):
+        until(lambda: len(done) == jobs)
+        threads = worker._threads._started
+    assert len(tasks) == (0 if kind == "def" else jobs)
+    assert threads < 100
+
+
+@TWO_BACKENDS
+def test_commands_of_jobs_with_ids(make_stream, raw):
+    """Inside the scripts: what a batch costs the server besides reading and writing its entries does not grow with it."""
+    s, jobs = make_stream(), 100
+    s.add_many(({"n": n} for n in range(jobs)), job_id=lambda payload: f"first-{payload['n']}")  # loads the scripts
+    s.ack(s.read("w", count=jobs))
+    raw.config_resetstat()
+    s.add({"n": 0}, job_id="one")
+    assert called(raw) <= 12
+    s.ack(s.read("w"))
+    raw.config_resetstat()
+    s.add_many(({"n": n} for n in range(jobs)), job_id=lambda payload: f"second-{payload['n']}")
+    assert called(raw) <= jobs + 15
+    raw.config_resetstat()
+    assert s.ack(s.read("w", count=jobs)) == jobs
+    assert called(raw) <= 35
+
+
+def called(raw):
+    """Commands since the statistics began anew, those inside scripts included."""
+    return sum(
+        row["calls"] for name, row in raw.info("commandstats").items() if "config" not in name and "info" not in name
+    )
+
+
+@TWO_BACKENDS
+def test_what_a_job_in_hand_allocates(make_stream):
+    """Blocks of memory, and objects that the garbage collector looks at."""
+    s, jobs = make_stream(), 500
+    s.add_many({"n": n, "text": "x"} for n in range(2 * jobs))
+    s.read("w", count=jobs)  # warms up
+    gc.collect()
+    blocks, tracked = sys.getallocatedblocks(), len(gc.get_objects())
+    found = s.read("w", count=jobs)
+    gc.collect()
+    blocks, tracked = sys.getallocatedblocks() - blocks, len(gc.get_objects()) - tracked
+    assert len(found) == jobs
+    assert blocks <= 8 * jobs
+    assert tracked <= 1.2 * jobs
