@@ -94,12 +94,12 @@ def add_many(
 def _count_chunk(spec: Spec[T], chunk: _Chunk, meanwhile: Callable[[], None]) -> Plan[tuple[int, Exception | None]]:
     """As `_add_chunk`; how many are new, and the first error."""
     if _all_plain(spec, chunk):
-        answers = yield Pipeline(_xadds(spec, chunk), meanwhile)
-        errors = [answer for answer in answers if isinstance(answer, Exception)]
-        return len(answers) - len(errors), errors[0] if errors else None
-    answers = yield from _add_chunk(spec, chunk, meanwhile)
+        answers = yield Pipeline(_xadds(spec, chunk), meanwhile)  # whose IDs nobody asks for
+    else:
+        answers = yield from _add_chunk(spec, chunk, meanwhile)
     errors = [answer for answer in answers if isinstance(answer, Exception)]
-    return sum(isinstance(answer, Added) and answer.created for answer in answers), errors[0] if errors else None
+    known = [answer for answer in answers if isinstance(answer, Added) and not answer.created]
+    return len(answers) - len(errors) - len(known), errors[0] if errors else None
 
 
 class _Ahead:

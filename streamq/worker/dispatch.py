@@ -56,7 +56,6 @@ class End(Enum):
     """By us: the lease is lost, or the worker stops. No attempt of the job's."""
 
 
-_DONE = End.DONE  # looked up once, not once a job
 _WORDS = {Retry: End.FAILED, Reject: End.REJECTED, Release: End.RELEASED}
 _ENDS: dict[Verdict, End] = {"retry": End.FAILED, "reject": End.REJECTED, "release": End.RELEASED}
 _LOGGED: dict[Verdict, str] = {"retry": "failed", "reject": "rejected", "release": "released"}
@@ -205,8 +204,6 @@ class Dispatcher(Generic[T]):
     # What its end means
 
     def _returned(self, job: Job[T], value: Any, running: asyncio.Future[Any] | None) -> Outcome[T]:
-        if value is None and running is None:
-            return Outcome(job, _DONE)
         try:
             return Outcome(job, End.DONE, encode_result(value), still_running=running)
         except BaseException as error:  # noqa: BLE001  # values are the user's objects

@@ -165,14 +165,13 @@ class Settler(Generic[T]):
         except StreamqError as error:
             self._report(error, batch)
             return batch
-        mine = batch
-        if not all(fence is Fence.MINE for fence in found.values()):
-            mine = [o for o in batch if found[o.job.entry_id] is Fence.MINE]
+        mine = [o for o in batch if found[o.job.entry_id] is Fence.MINE]
+        if mine:
+            self._over(Settlement(mine, Fate.SUCCEEDED))
+        if len(mine) < len(batch):
             for outcome in batch:
                 if (fence := found[outcome.job.entry_id]) is not Fence.MINE:
                     self._lost(outcome, gone=fence is Fence.GONE)
-        if mine:
-            self._over(Settlement(mine, Fate.SUCCEEDED))
         return []
 
     async def _commit(self, batch: list[Outcome[T]]) -> list[Outcome[T]]:

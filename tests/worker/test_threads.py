@@ -110,6 +110,14 @@ def test_a_pool_outlives_an_event_loop():
     threads.close()
 
 
+def noted_wakes(loop):
+    """A list that grows by one each time that a thread wakes the loop."""
+    wakes = []
+    wake = loop.call_soon_threadsafe
+    loop.call_soon_threadsafe = lambda *args, **more: (wakes.append(1), wake(*args, **more))[1]
+    return wakes
+
+
 def test_calls_that_end_together_wake_the_loop_once():
     begun, go = [], threading.Event()
 
@@ -118,10 +126,7 @@ def test_calls_that_end_together_wake_the_loop_once():
         go.wait(5)
 
     async def run():
-        loop = asyncio.get_running_loop()
-        wakes = []
-        wake = loop.call_soon_threadsafe
-        loop.call_soon_threadsafe = lambda *args, **more: (wakes.append(1), wake(*args, **more))[1]
+        wakes = noted_wakes(asyncio.get_running_loop())
         threads = Threads(50)
         calls = [threads.call(handler) for _ in range(50)]
         while len(begun) < 50:  # noqa: ASYNC110  # threads
@@ -139,10 +144,7 @@ def test_calls_that_end_together_wake_the_loop_once():
 
 def test_a_thread_that_goes_on_does_not_wake_the_loop_for_each():
     async def run():
-        loop = asyncio.get_running_loop()
-        wakes = []
-        wake = loop.call_soon_threadsafe
-        loop.call_soon_threadsafe = lambda *args, **more: (wakes.append(1), wake(*args, **more))[1]
+        wakes = noted_wakes(asyncio.get_running_loop())
         threads = Threads(50)
         await asyncio.gather(*(threads.call(lambda: time.sleep(0.0001)).value() for _ in range(200)))
         threads.close()
